@@ -1,0 +1,37 @@
+# How this project's targets are made.
+
+set(DDP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+
+# A layer's objects: ddp_layer(comm DEPENDS base SOURCES ...)
+function(ddp_layer name)
+  cmake_parse_arguments(arg "NO_TORCH" "" "DEPENDS;SOURCES" ${ARGN})
+  add_library(ddp_${name} OBJECT ${arg_SOURCES})
+  target_compile_features(ddp_${name} PUBLIC cxx_std_20)
+  target_compile_options(ddp_${name} PRIVATE ${DDP_WARNINGS})
+  target_include_directories(ddp_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  set_target_properties(ddp_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  if(NOT arg_NO_TORCH)
+    target_link_libraries(ddp_${name} PUBLIC ${DDP_TORCH_TARGET} Threads::Threads)
+    ddp_use_pch(ddp_${name})
+  endif()
+endfunction()
+
+# One precompiled header for every target that sees torch.
+function(ddp_use_pch target)
+  if(NOT TARGET ddp_pch)
+    file(WRITE ${PROJECT_BINARY_DIR}/pch.cpp "")
+    add_library(ddp_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cpp)
+    target_compile_features(ddp_pch PUBLIC cxx_std_20)
+    target_compile_options(ddp_pch PRIVATE ${DDP_WARNINGS})
+    set_target_properties(ddp_pch PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(ddp_pch PUBLIC ${DDP_TORCH_TARGET} Threads::Threads)
+    target_precompile_headers(ddp_pch PRIVATE <torch/torch.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ddp_pch)
+endfunction()
+
+function(ddp_public_headers target)
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/ddp/*.hpp)
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+endfunction()

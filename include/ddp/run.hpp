@@ -1,0 +1,12 @@
+#pragma once
+/// run.hpp: the body of main().
+
+#include <functional>
+
+namespace ddp {
+
+/// Runs `body` and returns the exit code: 0, or 1 after an exception, whose text is printed and
+/// reaches the other ranks. Leaves all groups in order in both cases.
+int run(const std::function<void()>& body);
+
+}  // namespace ddp
