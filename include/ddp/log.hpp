@@ -1,32 +1,34 @@
 #pragma once
 /// log.hpp: lines on standard error with time, level and rank. Rank 0 speaks unless others are asked.
+///
+///   2026-11-29T17:40:01.123Z info rank 0: epoch 3 loss 0.4127
+///
+/// DDP_LOG_LEVEL=debug|info|warn|error|off is the least level shown (info by default), and
+/// DDP_LOG_SUBSYS=init,coll,bucket or all lets parts of the library tell what they do, on every rank.
+/// Both are read once. Format strings follow std::format's rules and are checked at compile time.
 
 #include <fmt/base.h>
 
-#include <string>
-#include <string_view>
+#include <utility>
+
+#include "ddp/log_level.hpp"
 
 namespace ddp::log {
 
-enum class Level { debug, info, warn, error };
-/// Parts of the library that speak only when DDP_LOG_SUBSYS names them (or "all").
-enum class Subsystem { init, coll, bucket };
-
-/// Who this process is; set by init_process_group(). Before that every process speaks as rank 0 of 1.
-struct Identity {
-  int rank = 0;
-  int world_size = 1;
-  std::string host = {};  ///< shown when not empty: set where the job spans several hosts
-};
+/// Called by init_process_group(). Before that every process speaks as rank 0 of 1.
+/// Threads: safe.
 void set_identity(Identity identity);
 
-/// A line of this level would be shown by this rank.
+/// A line of this level, meant for `speaking_rank` (or Audience::every_rank), would be shown by this process.
 bool enabled(Level level, int speaking_rank);
 bool enabled(Subsystem subsystem);
 
-/// Formats and writes one line, flushed. Threads: safe; lines never interleave.
-void write(Level level, fmt::string_view format, fmt::format_args arguments);
-void write(Subsystem subsystem, fmt::string_view format, fmt::format_args arguments);
+/// Formats and writes one message. Each of its lines gets the prefix and is one write(2) of at most PIPE_BUF
+/// bytes, so that lines never interleave, also between processes; a longer line goes on in the next one, after "... ".
+///
+/// Threads: safe. Errors: none; a formatter that throws gives a line of level error instead of the message.
+void write(Level level, fmt::string_view format, fmt::format_args arguments) noexcept;
+void write(Subsystem subsystem, fmt::string_view format, fmt::format_args arguments) noexcept;
 
 /// The ranks that speak.
 class Audience {
@@ -35,13 +37,21 @@ class Audience {
   constexpr explicit Audience(int rank) : rank_(rank) {}
 
   template <class... T>
-  void debug(fmt::format_string<T...> format, T&&... values) const { say(Level::debug, format, values...); }
+  void debug(fmt::format_string<T...> format, T&&... values) const {
+    say(Level::debug, format, values...);
+  }
   template <class... T>
-  void info(fmt::format_string<T...> format, T&&... values) const { say(Level::info, format, values...); }
+  void info(fmt::format_string<T...> format, T&&... values) const {
+    say(Level::info, format, values...);
+  }
   template <class... T>
-  void warn(fmt::format_string<T...> format, T&&... values) const { say(Level::warn, format, values...); }
+  void warn(fmt::format_string<T...> format, T&&... values) const {
+    say(Level::warn, format, values...);
+  }
   template <class... T>
-  void error(fmt::format_string<T...> format, T&&... values) const { say(Level::error, format, values...); }
+  void error(fmt::format_string<T...> format, T&&... values) const {
+    say(Level::error, format, values...);
+  }
 
  private:
   void say(Level level, fmt::string_view format, auto&... values) const {
@@ -50,17 +60,25 @@ class Audience {
   int rank_;
 };
 
-inline constexpr Audience all{Audience::every_rank};        ///< log::all.info(...): every rank
+inline constexpr Audience all{Audience::every_rank};          ///< log::all.info(...): every rank
 constexpr Audience only(int rank) { return Audience(rank); }  ///< log::only(2).info(...): that rank
 
 template <class... T>
-void debug(fmt::format_string<T...> format, T&&... values) { only(0).debug(format, std::forward<T>(values)...); }
+void debug(fmt::format_string<T...> format, T&&... values) {
+  only(0).debug(format, std::forward<T>(values)...);
+}
 template <class... T>
-void info(fmt::format_string<T...> format, T&&... values) { only(0).info(format, std::forward<T>(values)...); }
+void info(fmt::format_string<T...> format, T&&... values) {
+  only(0).info(format, std::forward<T>(values)...);
+}
 template <class... T>
-void warn(fmt::format_string<T...> format, T&&... values) { only(0).warn(format, std::forward<T>(values)...); }
+void warn(fmt::format_string<T...> format, T&&... values) {
+  only(0).warn(format, std::forward<T>(values)...);
+}
 template <class... T>
-void error(fmt::format_string<T...> format, T&&... values) { only(0).error(format, std::forward<T>(values)...); }
+void error(fmt::format_string<T...> format, T&&... values) {
+  only(0).error(format, std::forward<T>(values)...);
+}
 
 /// A line of one of the library's parts, by every rank that shows it.
 template <class... T>

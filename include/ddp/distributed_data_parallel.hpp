@@ -1,0 +1,126 @@
+#pragma once
+/// distributed_data_parallel.hpp: a module whose gradients are the mean over all ranks.
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ddp/data_parallel_core.hpp"
+#include "ddp/process_group.hpp"
+#include "ddp/tensor_visitor.hpp"
+
+namespace ddp {
+
+/// What DistributedDataParallel holds. A torch::nn::Module: train(), eval(), zero_grad() and so on
+/// reach the wrapped module. Names and saved files are the wrapped module's, without a prefix.
+template <class M>
+class DistributedDataParallelImpl : public torch::nn::Module {
+ public:
+  DistributedDataParallelImpl(std::shared_ptr<M> module, std::shared_ptr<ProcessGroup> group,
+                              const DistributedDataParallelOptions& options)
+      : torch::nn::Module("DistributedDataParallel"),
+        module_(register_module("module", std::move(module))),
+        core_(*module_, std::move(group), options) {}
+
+  /// Any arguments and any result that ddp::TensorVisitor knows.
+  template <class... Args>
+  decltype(auto) forward(Args&&... args) {
+    core_.before_forward(module_->is_training());
+    using Result = decltype(module_->forward(std::forward<Args>(args)...));
+    if constexpr (std::is_void_v<Result>) {
+      module_->forward(std::forward<Args>(args)...);
+    } else {
+      decltype(auto) result = module_->forward(std::forward<Args>(args)...);
+      auto watch = [this](const at::Tensor& output) { core_.watch(output); };
+      visit_tensors(result, watch);
+      if constexpr (std::is_reference_v<Result>) return static_cast<Result>(result);
+      else return result;
+    }
+  }
+
+  /// Micro-batches without communication: `{ auto guard = model->no_sync(); ... loss.backward(); }`.
+  NoSync no_sync() { return core_.no_sync(); }
+  /// Switches the copying of buffers before each forward. The same on all ranks.
+  void set_broadcast_buffers(bool on) { core_.set_broadcast_buffers(on); }
+
+  const std::shared_ptr<M>& module() const { return module_; }
+  const std::shared_ptr<ProcessGroup>& group() const { return core_.group(); }
+  std::int64_t bucket_bytes() const { return core_.bucket_bytes(); }
+
+  /// The wrapped module's; tied weights stand once, under their first name.
+  torch::OrderedDict<std::string, torch::Tensor> named_parameters(bool recurse = true) const {
+    torch::OrderedDict<std::string, torch::Tensor> distinct;
+    for (const auto& entry : module_->named_parameters(recurse)) {
+      bool seen = false;
+      for (const auto& other : distinct) seen |= other.value().is_same(entry.value());
+      if (!seen) distinct.insert(entry.key(), entry.value());
+    }
+    return distinct;
+  }
+  std::vector<torch::Tensor> parameters(bool recurse = true) const { return named_parameters(recurse).values(); }
+  torch::OrderedDict<std::string, torch::Tensor> named_buffers(bool recurse = true) const {
+    return module_->named_buffers(recurse);
+  }
+
+  bool is_training() const noexcept override { return module_->is_training(); }
+
+  void save(torch::serialize::OutputArchive& archive) const override { module_->save(archive); }
+  void load(torch::serialize::InputArchive& archive) override { module_->load(archive); }
+
+  /// Errors: std::logic_error. Move or convert the module before wrapping it: the buckets are made for it.
+  void to(torch::Device, torch::Dtype, bool) override { refuse_move(); }
+  void to(torch::Dtype, bool) override { refuse_move(); }
+  void to(torch::Device, bool) override { refuse_move(); }
+
+ private:
+  [[noreturn]] static void refuse_move() {
+    throw std::logic_error("ddp: a wrapped module cannot be moved or converted; wrap it after to()");
+  }
+
+  std::shared_ptr<M> module_;
+  DataParallelCore core_;
+};
+
+/// Trains `module` data-parallel: every rank holds a replica and sees other data; the gradients that
+/// backward() leaves are the mean over the ranks, reduced while backward() still runs.
+///
+/// Collective: construction, which checks that all ranks hold the same model and copies rank 0's
+/// parameters and buffers to all; each training forward of a module with buffers; each backward().
+/// Errors: ModelMismatchError on every rank; GradientError out of backward() names the parameters
+/// without a gradient; CommError and its kinds; std::logic_error for a module that is wrapped already,
+/// lies on several devices or not on the group's.
+/// Lifetime: make the optimizer before or after, from either's parameters(). Destroy outside backward().
+template <class M>
+class DistributedDataParallel : public torch::nn::ModuleHolder<DistributedDataParallelImpl<M>> {
+ public:
+  using Impl = DistributedDataParallelImpl<M>;
+
+  DistributedDataParallel(std::shared_ptr<M> module, std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {})
+      : torch::nn::ModuleHolder<Impl>(std::make_shared<Impl>(std::move(module), std::move(group), options)) {}
+  /// A TORCH_MODULE holder.
+  template <class Holder, class = typename Holder::ContainedType>
+  DistributedDataParallel(const Holder& module, std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(module.ptr(), std::move(group), options) {}
+
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return (*this)->forward(std::forward<Args>(args)...);
+  }
+};
+
+template <class Holder, class = typename Holder::ContainedType>
+DistributedDataParallel(const Holder&, std::shared_ptr<ProcessGroup>, DistributedDataParallelOptions = {})
+    -> DistributedDataParallel<typename Holder::ContainedType>;
+template <class M>
+DistributedDataParallel(std::shared_ptr<M>, std::shared_ptr<ProcessGroup>, DistributedDataParallelOptions = {})
+    -> DistributedDataParallel<M>;
+
+}  // namespace ddp

@@ -1,0 +1,55 @@
+#pragma once
+/// call_record.hpp: which collectives this rank has entered and completed, for errors, goodbyes and
+/// the status line that other ranks ask for. Knows no torch.
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace ddp::comm {
+
+/// One collective call. Numbers count from 1 and agree between the ranks.
+struct Call {
+  std::uint64_t number = 0;
+  std::string operation;  ///< "all_reduce"
+  std::string amount;     ///< "64 floats"; empty where nothing is moved
+  std::string label;      ///< the caller's, may be empty
+  std::int64_t step = -1;  ///< -1: no step was marked
+
+  /// `all_reduce #12 "bucket 1", step 5`
+  std::string name() const;
+  /// `all_reduce #12 "bucket 1" (64 floats) in step 5`
+  std::string description() const;
+};
+
+/// Threads: all members are safe.
+class CallRecord {
+ public:
+  void mark_step(std::int64_t step) noexcept;
+
+  /// Numbers the call and notes that it has begun.
+  Call enter(std::string operation, std::string amount, std::string label);
+  void complete(const Call& call);
+
+  std::uint64_t entered() const;
+  /// The step in which this rank entered call `number`; unknown once it is long ago.
+  std::optional<std::int64_t> step_of(std::uint64_t number) const;
+  /// "last completed all_reduce #3 (64 floats) in step 2, now in barrier #4 in step 2 since 12.3 s"
+  std::string status() const;
+
+ private:
+  static constexpr std::size_t kStepsKept = 256;  // more than the collectives of one step as a rule
+
+  mutable std::mutex mutex_;
+  std::int64_t step_ = -1;
+  std::uint64_t entered_ = 0;
+  std::array<std::int64_t, kStepsKept> steps_{};
+  std::optional<Call> last_entered_;
+  std::optional<Call> last_completed_;
+  std::chrono::steady_clock::time_point entered_at_{};
+};
+
+}  // namespace ddp::comm

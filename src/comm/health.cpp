@@ -1,0 +1,75 @@
+#include "comm/health.hpp"
+
+namespace ddp::comm {
+
+void Breakage::raise(Origin origin, std::string_view part) const {
+  const auto rank = "rank " + std::to_string(peer);
+  switch (kind) {
+    case Kind::peer_raised:
+      throw PeerLostError(origin, part, rank + " failed: " + text, {}, peer);
+    case Kind::peer_lost:
+    case Kind::peer_left:
+      throw PeerLostError(origin, part, rank + ' ' + text, {}, peer);
+    case Kind::peer_unknown:
+      throw PeerLostError(origin, part, text, "look at the other ranks' output for the first failure", -1);
+    case Kind::timed_out:
+      throw TimeoutError(origin, part, text);
+    case Kind::failed_here:
+      break;
+  }
+  throw CommError(origin, part, "this rank has failed: " + text);
+}
+
+void Health::peer_failed(const Failure& failure) {
+  if (failure.rank == origin_.rank) return;
+  Breakage breakage{Breakage::Kind::peer_raised, failure.rank, failure.text};
+  if (failure.kind == Failure::Kind::lost) {
+    breakage.kind = Breakage::Kind::peer_lost;
+    breakage.text = "died (connection closed without goodbye)";
+  }
+  break_with(std::move(breakage));
+}
+
+void Health::peer_left(int rank, std::uint64_t last_call) {
+  update([&] { left_.emplace(rank, last_call); });
+}
+
+bool Health::break_with(Breakage breakage) {
+  bool first = false;
+  update([&] {
+    first = !breakage_;
+    if (first) breakage_ = std::move(breakage);
+  });
+  return first;
+}
+
+std::optional<Breakage> Health::breakage() const {
+  const std::lock_guard lock(mutex_);
+  return breakage_;
+}
+
+std::optional<Breakage> Health::obstacle(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  return find_obstacle(number);
+}
+
+std::optional<Breakage> Health::departure() const {
+  const std::lock_guard lock(mutex_);
+  if (left_.empty()) return std::nullopt;
+  return departure_of(left_.begin()->first, left_.begin()->second);
+}
+
+std::optional<Breakage> Health::find_obstacle(std::uint64_t number) const {
+  if (breakage_) return breakage_;
+  for (const auto& [rank, last_call] : left_)
+    if (last_call < number) return departure_of(rank, last_call);
+  return std::nullopt;
+}
+
+Breakage Health::departure_of(int rank, std::uint64_t last_call) const {
+  auto text = "left the group after call #" + std::to_string(last_call);
+  if (const auto step = record_.step_of(last_call)) text += " (step " + std::to_string(*step) + ')';
+  return {Breakage::Kind::peer_left, rank, std::move(text)};
+}
+
+}  // namespace ddp::comm

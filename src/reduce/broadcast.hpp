@@ -1,0 +1,35 @@
+#pragma once
+/// broadcast.hpp: many tensors of rank 0 to all ranks in few messages.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+
+/// The tensors' bytes side by side in one message. Copies bytes, so any dtype arrives exactly.
+/// Prepared once, run as often as wanted.
+/// Tensors: any strides, one device; written in place without a new version for autograd, so that a
+/// graph that has saved one of them stays valid.
+class CoalescedBroadcast {
+ public:
+  explicit CoalescedBroadcast(const std::vector<at::Tensor>& tensors);
+
+  /// Collective. Afterwards all ranks hold rank 0's values. Nothing is sent where there are no tensors.
+  void run(ProcessGroup& group);
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  at::Tensor bytes_;               // uint8 [n]
+  std::vector<at::Tensor> slots_;  // the tensors' places inside it
+};
+
+/// Collective. The same once, in messages of about `chunk_bytes`, which bound the extra memory
+/// (but for a tensor that is larger).
+void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group,
+                         std::int64_t chunk_bytes = std::int64_t{25} << 20);
+
+}  // namespace ddp

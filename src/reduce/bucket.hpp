@@ -1,0 +1,53 @@
+#pragma once
+/// bucket.hpp: one flat tensor and the slots in it, one for each gradient that travels in it.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace ddp {
+
+/// Tensors: slot views have the parameter's sizes and, where it is dense, its strides. They share the
+/// bucket's storage without being autograd views, so that `detach_()` on a gradient works.
+/// Threads: one at a time; the reducer's lock covers it.
+class Bucket {
+ public:
+  /// Gives `bytes` zeroed bytes, uint8 [bytes].
+  using Allocate = std::function<at::Tensor(std::int64_t bytes)>;
+
+  /// `parameters` share dtype and device. `extra` elements of the same dtype follow the slots.
+  Bucket(const std::vector<at::Tensor>& parameters, const Allocate& allocate, std::int64_t extra = 0);
+
+  /// Writes gradient x scale into the slot; in place where the gradient is the slot already. Returns
+  /// true for the call that fills the bucket. A slot takes one gradient a round.
+  bool put(std::size_t slot, const at::Tensor& gradient, const at::Tensor& scale);
+
+  bool holds(std::size_t slot) const { return filled_[slot]; }
+  bool is_full() const { return missing_ == 0; }
+
+  /// The gradient tensor of a slot.
+  const at::Tensor& view(std::size_t slot) const { return views_[slot]; }
+  /// All slots and the extra elements, [elements].
+  at::Tensor& flat() { return flat_; }
+  /// The extra elements, [extra].
+  at::Tensor& extra() { return extra_; }
+  std::int64_t bytes() const { return flat_.numel() * flat_.element_size(); }
+
+  /// Starts a round. Slots without elements count as filled.
+  void reset();
+
+ private:
+  at::Tensor flat_;
+  at::Tensor extra_;
+  std::vector<at::Tensor> views_;
+  std::vector<bool> filled_;
+  std::size_t missing_ = 0;
+};
+
+/// True if `a` and `b` are the same elements in memory; strides of dimensions of size 1 do not count.
+bool same_memory(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace ddp

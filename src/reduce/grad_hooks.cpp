@@ -1,0 +1,155 @@
+#include "reduce/grad_hooks.hpp"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace ddp {
+
+namespace autograd = torch::autograd;
+using Accumulator = decltype(autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+struct GradHooks::Impl : std::enable_shared_from_this<GradHooks::Impl> {
+  GradEvents events;
+  std::vector<Accumulator> accumulators;  // kept alive: a parameter holds its own weakly
+  std::vector<std::uintptr_t> keys;
+  std::mutex mutex;
+  std::vector<int> tasks;  // graph tasks whose end has been asked for; nested ones beside their parent
+
+  void follow_task();
+  void on_task_end(int task);
+};
+
+namespace {
+
+class GradientHook : public autograd::FunctionPostHook {
+ public:
+  explicit GradientHook(std::function<void()> call) : call_(std::move(call)) {}
+  autograd::variable_list operator()(const autograd::variable_list& outputs, const autograd::variable_list&) override {
+    call_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> call_;
+};
+
+class OutputHook : public autograd::FunctionPreHook {
+ public:
+  explicit OutputHook(std::function<void()> call) : call_(std::move(call)) {}
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    call_();
+    return gradients;
+  }
+
+ private:
+  std::function<void()> call_;
+};
+
+// Calls once, after the node that runs a nested backward is done, each time it is armed.
+class OnceAfterNode : public autograd::FunctionPostHook {
+ public:
+  OnceAfterNode(const void* owner, std::function<void()> call) : owner_(owner), call_(std::move(call)) {}
+  autograd::variable_list operator()(const autograd::variable_list& outputs, const autograd::variable_list&) override {
+    if (std::exchange(armed_, false)) call_();
+    return outputs;
+  }
+  bool arm(const void* owner) {
+    if (owner != owner_) return false;
+    return armed_ = true;
+  }
+
+ private:
+  const void* owner_;
+  std::function<void()> call_;
+  bool armed_ = true;
+};
+
+// autograd::grad() and backward(inputs) execute a chosen part of the graph.
+bool executes_whole_graph() {
+  const auto* chosen = autograd::get_current_graph_task_exec_info();
+  return chosen == nullptr || chosen->empty();
+}
+
+}  // namespace
+
+void GradHooks::Impl::follow_task() {
+  const int task = autograd::get_current_graph_task_id();
+  {
+    std::lock_guard lock(mutex);
+    if (std::find(tasks.begin(), tasks.end(), task) != tasks.end()) return;
+    tasks.push_back(task);
+  }
+  autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task] {
+    if (const auto self = weak.lock()) self->on_task_end(task);
+  });
+}
+
+// A callback belongs to the graph task in which it was queued. Where that one runs inside a node of
+// another (activation checkpointing), the wait goes on in the outer one.
+void GradHooks::Impl::on_task_end(int task) {
+  const auto outer_node = autograd::get_current_node();
+  {
+    std::lock_guard lock(mutex);
+    if (outer_node) std::erase(tasks, task);
+    else tasks.clear();
+  }
+  if (!outer_node) return events.finish();
+  for (const auto& hook : outer_node->post_hooks())
+    if (auto* mine = dynamic_cast<OnceAfterNode*>(hook.get()); mine != nullptr && mine->arm(this)) return;
+  outer_node->add_post_hook(std::make_unique<OnceAfterNode>(this, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->follow_task();
+  }));
+}
+
+GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, GradEvents events) : impl_(std::make_shared<Impl>()) {
+  impl_->events = std::move(events);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    auto accumulator = autograd::impl::grad_accumulator(parameters[i]);
+    impl_->keys.push_back(accumulator->add_post_hook(std::make_unique<GradientHook>([impl = impl_.get(), i] {
+      impl->follow_task();
+      impl->events.on_gradient(i);
+    })));
+    impl_->accumulators.push_back(std::move(accumulator));
+  }
+}
+
+GradHooks::~GradHooks() {
+  for (std::size_t i = 0; i < impl_->keys.size(); ++i) impl_->accumulators[i]->del_post_hook(impl_->keys[i]);
+}
+
+void GradHooks::watch(const at::Tensor& output) {
+  if (!output.defined() || output.is_leaf()) return;
+  output.grad_fn()->add_pre_hook(std::make_unique<OutputHook>([weak = std::weak_ptr(impl_)] {
+    const auto impl = weak.lock();
+    if (!impl || !executes_whole_graph()) return;
+    impl->follow_task();
+    impl->events.on_backward();
+  }));
+}
+
+void GradHooks::reset() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->tasks.clear();
+}
+
+std::optional<std::size_t> GradHooks::first_unhooked(const std::vector<at::Tensor>& parameters) const {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (autograd::impl::try_get_grad_accumulator(parameters[i]) != impl_->accumulators[i]) return i;
+  return std::nullopt;
+}
+
+bool GradHooks::is_hooked(const at::Tensor& parameter) {
+  const auto accumulator = autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  const auto& hooks = accumulator->post_hooks();
+  return std::any_of(hooks.begin(), hooks.end(),
+                     [](const auto& hook) { return dynamic_cast<const GradientHook*>(hook.get()) != nullptr; });
+}
+
+}  // namespace ddp

@@ -1,0 +1,52 @@
+#pragma once
+/// grad_hooks.hpp: tells when a parameter's gradient has been accumulated and when the backward is
+/// over. All of autograd's internals that this library touches are in its .cpp.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace ddp {
+
+/// What the hooks call. An exception out of any of them leaves the same backward() with its type.
+struct GradEvents {
+  /// A backward has reached an output given to watch(), whether or not it will reach a parameter.
+  std::function<void()> on_backward;
+  /// parameter(index).grad() has been accumulated, defined or not. May come more than once.
+  std::function<void(std::size_t index)> on_gradient;
+  /// The outermost backward that called one of the others is over. Not called when it throws.
+  std::function<void()> finish;
+};
+
+/// Threads: on_gradient may be called from several autograd threads at once.
+/// Lifetime: the destructor removes the hooks; destroy it outside backward().
+class GradHooks {
+ public:
+  /// `parameters` are leaves that require gradients.
+  GradHooks(const std::vector<at::Tensor>& parameters, GradEvents events);
+  ~GradHooks();
+  GradHooks(const GradHooks&) = delete;
+  GradHooks& operator=(const GradHooks&) = delete;
+
+  /// Sees backwards through `output`, but not autograd::grad(), which accumulates no gradients.
+  void watch(const at::Tensor& output);
+
+  /// Forgets a backward that has thrown.
+  void reset();
+
+  /// The first parameter whose hook will not fire any more: its dtype or device was changed in place.
+  std::optional<std::size_t> first_unhooked(const std::vector<at::Tensor>& parameters) const;
+
+  /// True while any GradHooks lives on this parameter.
+  static bool is_hooked(const at::Tensor& parameter);
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,50 @@
+#include "ddp/data_loader.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace ddp {
+
+BatchFeed::BatchFeed(DistributedSampler sampler, const torch::data::FullDataLoaderOptions& options,
+                     std::optional<std::size_t> dataset_size)
+    : sampler_(std::move(sampler)), batch_size_(options.batch_size), drop_last_(options.drop_last) {
+  if (dataset_size && *dataset_size != sampler_.dataset_size()) {
+    throw std::invalid_argument("data loader: the dataset has " + std::to_string(*dataset_size) +
+                                " samples, but its sampler was made for " + std::to_string(sampler_.dataset_size()));
+  }
+  if (batch_size_ == 0) throw std::invalid_argument("data loader: the batch size is 0");
+  if (options.workers > 0 && options.max_jobs == 0) {
+    throw std::invalid_argument("data loader: max_jobs is 0, so that the workers would never get a batch to fetch");
+  }
+}
+
+void BatchFeed::begin() {
+  pass_ = sampler_.begin_pass();
+  handed_out_ = 0;
+  received_ = 0;
+  step_ = sampler_.position() / batch_size_;
+}
+
+std::optional<std::vector<std::size_t>> BatchFeed::next() {
+  const auto count = std::min(batch_size_, pass_.size() - handed_out_);
+  if (count == 0 || (drop_last_ && count < batch_size_)) return std::nullopt;
+  const auto first = pass_.begin() + static_cast<std::ptrdiff_t>(handed_out_);
+  handed_out_ += count;
+  return std::vector<std::size_t>(first, first + static_cast<std::ptrdiff_t>(count));
+}
+
+void BatchFeed::received() {
+  const auto count = std::min(batch_size_, pass_.size() - received_);
+  received_ += count;
+  ++step_;
+  sampler_.mark_received(count);
+}
+
+void BatchFeed::end() { sampler_.end_pass(); }
+
+std::size_t BatchFeed::batches() const noexcept {
+  const auto whole = sampler_.size() / batch_size_;
+  return whole + (!drop_last_ && sampler_.size() % batch_size_ != 0 ? 1 : 0);
+}
+
+}  // namespace ddp

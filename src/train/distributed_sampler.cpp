@@ -1,0 +1,218 @@
+#include "ddp/distributed_sampler.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randperm.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "ddp/error.hpp"
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+
+struct DistributedSampler::Shared {
+  std::size_t dataset_size = 0;
+  int num_replicas = 1;
+  int rank = 0;
+  bool shuffle = true;
+  bool drop_last = false;
+  Origin origin;
+
+  std::uint64_t seed = 0;
+  std::size_t epoch = 0;
+  std::size_t position = 0;
+  bool resumes = false;  ///< the next pass begins at `position`
+
+  std::size_t local_size() const {
+    const auto replicas = static_cast<std::size_t>(num_replicas);
+    return drop_last ? dataset_size / replicas : (dataset_size + replicas - 1) / replicas;
+  }
+};
+
+namespace {
+
+DistributedSamplerOptions completed(DistributedSamplerOptions options, int rank, int size) {
+  options.num_replicas = options.num_replicas.value_or(size);
+  options.rank = options.rank.value_or(rank);
+  return options;
+}
+
+/// What the ranks of a group must have in common, in words that an error can show.
+std::string agreed_settings(std::size_t dataset_size, const DistributedSamplerOptions& options) {
+  const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
+  return "dataset size " + std::to_string(dataset_size) + ", num_replicas " + std::to_string(*options.num_replicas) +
+         ", shuffle " + yes_or_no(options.shuffle) + ", seed " + std::to_string(options.seed) + ", drop_last " +
+         yes_or_no(options.drop_last);
+}
+
+/// Collective.
+void check_agreement(ProcessGroup& group, const std::string& settings) {
+  const auto all = group.all_gather_bytes(settings, {.label = "sampler settings"});
+  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  throw ConfigError(group.origin(), "sampler",
+                    "rank 0 has (" + all[0] + ") but rank " + std::to_string(other - all.begin()) + " has (" + *other +
+                        ")",
+                    "give every rank the same, above all the same seed");
+}
+
+/// The epoch's order of the whole dataset, as Python's torch.Generator and torch.randperm make it: int64 [size].
+at::Tensor order_of(std::size_t size, bool shuffle, std::uint64_t seed) {
+  const auto n = static_cast<std::int64_t>(size);
+  const auto integers = at::TensorOptions().dtype(at::kLong).device(at::kCPU);
+  if (!shuffle) return at::arange(n, integers);
+  return at::randperm(n, at::detail::createCPUGenerator(seed), integers);
+}
+
+void write_number(torch::serialize::OutputArchive& archive, const std::string& key, std::uint64_t value) {
+  archive.write(key, c10::IValue(static_cast<std::int64_t>(value)));
+}
+
+std::uint64_t read_number(torch::serialize::InputArchive& archive, const std::string& key) {
+  c10::IValue value;
+  archive.read(key, value);
+  return static_cast<std::uint64_t>(value.toInt());
+}
+
+}  // namespace
+
+DistributedSampler::DistributedSampler(std::size_t dataset_size, const DistributedSamplerOptions& options)
+    : shared_(std::make_shared<Shared>()) {
+  const auto complete = completed(options, 0, 1);
+  if (*complete.num_replicas < 1 || *complete.rank < 0 || *complete.rank >= *complete.num_replicas) {
+    throw std::invalid_argument("sampler: rank " + std::to_string(*complete.rank) + " of " +
+                                std::to_string(*complete.num_replicas) +
+                                " replicas; ranks count from 0 to num_replicas - 1");
+  }
+  shared_->dataset_size = dataset_size;
+  shared_->num_replicas = *complete.num_replicas;
+  shared_->rank = *complete.rank;
+  shared_->shuffle = complete.shuffle;
+  shared_->drop_last = complete.drop_last;
+  shared_->seed = complete.seed;
+  shared_->origin = {.rank = *complete.rank, .world_size = *complete.num_replicas};
+}
+
+DistributedSampler::DistributedSampler(std::size_t dataset_size, ProcessGroup& group,
+                                       const DistributedSamplerOptions& options)
+    : DistributedSampler(dataset_size, completed(options, group.rank(), group.size())) {
+  check_agreement(group, agreed_settings(dataset_size, completed(options, group.rank(), group.size())));
+  shared_->origin = group.origin();
+}
+
+void DistributedSampler::set_epoch(std::size_t epoch) {
+  if (epoch != shared_->epoch) {
+    shared_->position = 0;
+    shared_->resumes = false;
+  }
+  shared_->epoch = epoch;
+}
+
+void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+  if (new_size && *new_size != shared_->dataset_size) {
+    shared_->dataset_size = *new_size;
+    shared_->resumes = false;
+  }
+  pass_ = begin_pass();
+  cursor_ = 0;
+}
+
+std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  const auto count = std::min(batch_size, pass_.size() - cursor_);
+  if (count == 0) {
+    end_pass();
+    return std::nullopt;
+  }
+  const auto first = pass_.begin() + static_cast<std::ptrdiff_t>(cursor_);
+  cursor_ += count;
+  mark_received(count);
+  return std::vector<std::size_t>(first, first + static_cast<std::ptrdiff_t>(count));
+}
+
+std::vector<std::size_t> DistributedSampler::begin_pass() {
+  if (!shared_->resumes) shared_->position = 0;
+  shared_->resumes = false;
+  auto pass = indices();
+  pass.erase(pass.begin(), pass.begin() + static_cast<std::ptrdiff_t>(shared_->position));
+  return pass;
+}
+
+void DistributedSampler::mark_received(std::size_t samples) { shared_->position += samples; }
+
+void DistributedSampler::end_pass() { shared_->position = 0; }
+
+std::vector<std::size_t> DistributedSampler::indices() const { return indices_of(shared_->rank); }
+
+std::vector<std::size_t> DistributedSampler::indices_of(int rank) const {
+  if (rank < 0 || rank >= shared_->num_replicas) {
+    throw std::out_of_range("sampler: no rank " + std::to_string(rank) + " among " +
+                            std::to_string(shared_->num_replicas));
+  }
+  const auto order = order_of(shared_->dataset_size, shared_->shuffle, shared_->seed + shared_->epoch);
+  const auto* element = order.const_data_ptr<std::int64_t>();
+  std::vector<std::size_t> indices(shared_->local_size());
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const auto place = i * static_cast<std::size_t>(shared_->num_replicas) + static_cast<std::size_t>(rank);
+    indices[i] = static_cast<std::size_t>(element[place % shared_->dataset_size]);
+  }
+  return indices;
+}
+
+DistributedSamplerState DistributedSampler::state() const {
+  return {.seed = shared_->seed,
+          .epoch = shared_->epoch,
+          .position = shared_->position,
+          .dataset_size = shared_->dataset_size,
+          .num_replicas = shared_->num_replicas};
+}
+
+void DistributedSampler::restore(const DistributedSamplerState& state) {
+  const bool fits = state.dataset_size == shared_->dataset_size && state.num_replicas == shared_->num_replicas &&
+                    state.position <= shared_->local_size();
+  if (state.position != 0 && !fits) {
+    throw CheckpointError(shared_->origin, "sampler",
+                          "the saved position is sample " + std::to_string(state.position) + " of a rank among " +
+                              std::to_string(state.num_replicas) + " with a dataset of " +
+                              std::to_string(state.dataset_size) + ", but here are " +
+                              std::to_string(shared_->num_replicas) + " ranks and a dataset of " +
+                              std::to_string(shared_->dataset_size),
+                          "resume with as many ranks and the same data, or from a checkpoint between epochs");
+  }
+  shared_->seed = state.seed;
+  shared_->epoch = state.epoch;
+  shared_->position = state.position;
+  shared_->resumes = state.position != 0;
+}
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+  const auto now = state();
+  write_number(archive, "seed", now.seed);
+  write_number(archive, "epoch", now.epoch);
+  write_number(archive, "position", now.position);
+  write_number(archive, "dataset_size", now.dataset_size);
+  write_number(archive, "num_replicas", static_cast<std::uint64_t>(now.num_replicas));
+}
+
+void DistributedSampler::load(torch::serialize::InputArchive& archive) {
+  restore({.seed = read_number(archive, "seed"),
+           .epoch = read_number(archive, "epoch"),
+           .position = read_number(archive, "position"),
+           .dataset_size = read_number(archive, "dataset_size"),
+           .num_replicas = static_cast<int>(read_number(archive, "num_replicas"))});
+}
+
+std::size_t DistributedSampler::size() const noexcept { return shared_->local_size(); }
+std::size_t DistributedSampler::position() const noexcept { return shared_->position; }
+std::size_t DistributedSampler::dataset_size() const noexcept { return shared_->dataset_size; }
+std::size_t DistributedSampler::epoch() const noexcept { return shared_->epoch; }
+std::uint64_t DistributedSampler::seed() const noexcept { return shared_->seed; }
+int DistributedSampler::rank() const noexcept { return shared_->rank; }
+int DistributedSampler::num_replicas() const noexcept { return shared_->num_replicas; }
+bool DistributedSampler::drop_last() const noexcept { return shared_->drop_last; }
+
+}  // namespace ddp

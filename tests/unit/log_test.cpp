@@ -1,0 +1,247 @@
+#include "ddp/log.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+struct Grumpy {};
+}  // namespace
+
+template <>
+struct fmt::formatter<Grumpy> {
+  constexpr auto parse(format_parse_context& context) { return context.begin(); }
+  auto format(const Grumpy&, format_context& context) const -> format_context::iterator {
+    if (context.args().max_size() >= 0) throw std::runtime_error("not today");
+    return context.out();
+  }
+};
+
+namespace ddp {
+namespace {
+
+/// What `processes` children write to standard error while each runs `speak`. The variables are read once a
+/// process, so only children ever log here.
+std::string heard(const std::function<void()>& speak, int processes = 1) {
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("pipe");
+  std::vector<pid_t> children;
+  for (int i = 0; i < processes; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      dup2(ends[1], STDERR_FILENO);
+      close(ends[0]);
+      speak();
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  close(ends[1]);
+  std::string text;
+  char buffer[65536];
+  for (ssize_t size; (size = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(size));
+  close(ends[0]);
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "a child that logged ended badly";
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+/// The lines without their time.
+std::vector<std::string> heard_lines(const std::function<void()>& speak) {
+  auto lines = lines_of(heard(speak));
+  for (auto& line : lines) line.erase(0, line.find(' ') + 1);
+  return lines;
+}
+
+using Lines = std::vector<std::string>;
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+  return text;
+}
+
+TEST(Log, LineHasUtcTimeToTheMillisecondLevelAndRank) {
+  const auto before = utc_now();
+  const auto line = heard([] {
+    setenv("TZ", "Asia/Tokyo", 1);
+    log::info("epoch {} loss {:.4f}", 3, 0.41268);
+  });
+  const auto after = utc_now();
+  std::smatch match;
+  ASSERT_TRUE(std::regex_match(
+      line, match, std::regex("(\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d)\\.\\d{3}Z info rank 0: epoch 3 loss 0.4127\n")))
+      << line;
+  EXPECT_LE(before, match[1].str());
+  EXPECT_LE(match[1].str(), after);
+}
+
+TEST(Log, RankZeroSpeaksUnlessOthersAreAsked) {
+  EXPECT_EQ(heard_lines([] {
+              log::set_identity({.rank = 1, .world_size = 3});
+              log::warn("rank 0 alone");
+              log::all.warn("everyone");
+              log::only(1).warn("this one");
+              log::only(2).warn("another");
+            }),
+            (Lines{"warn rank 1: everyone", "warn rank 1: this one"}));
+}
+
+TEST(Log, NamesTheHostWhereTheJobSpansSeveral) {
+  EXPECT_EQ(heard_lines([] {
+              log::set_identity({.rank = 0, .world_size = 2, .host = "node7"});
+              log::error("disk is full");
+            }),
+            (Lines{"error rank 0 node7: disk is full"}));
+}
+
+Lines four_levels(const char* level) {
+  return heard_lines([level] {
+    if (level) setenv("DDP_LOG_LEVEL", level, 1);
+    log::debug("d");
+    log::info("i");
+    log::warn("w");
+    log::error("e");
+  });
+}
+
+TEST(Log, LevelVariableSetsTheLeastLevelShown) {
+  EXPECT_EQ(four_levels(nullptr), (Lines{"info rank 0: i", "warn rank 0: w", "error rank 0: e"}));
+  EXPECT_EQ(four_levels("debug"), (Lines{"debug rank 0: d", "info rank 0: i", "warn rank 0: w", "error rank 0: e"}));
+  EXPECT_EQ(four_levels("info"), four_levels(nullptr));
+  EXPECT_EQ(four_levels("warn"), (Lines{"warn rank 0: w", "error rank 0: e"}));
+  EXPECT_EQ(four_levels("error"), (Lines{"error rank 0: e"}));
+  EXPECT_EQ(four_levels("off"), Lines{});
+}
+
+TEST(Log, ABadLevelIsReportedOnceAndIgnored) {
+  EXPECT_EQ(four_levels("verbose"),
+            (Lines{"warn rank 0: DDP_LOG_LEVEL=verbose is ignored: it must be debug, info, warn, error or off",
+                   "info rank 0: i", "warn rank 0: w", "error rank 0: e"}));
+}
+
+Lines three_subsystems(const char* names) {
+  return heard_lines([names] {
+    setenv("DDP_LOG_SUBSYS", names, 1);
+    log::set_identity({.rank = 1, .world_size = 2});
+    log::detail(log::Subsystem::init, "a{}", 1);
+    log::detail(log::Subsystem::coll, "b{}", 2);
+    log::detail(log::Subsystem::bucket, "c{}", 3);
+  });
+}
+
+TEST(Log, PartsSpeakOnEveryRankWhenTheyAreNamed) {
+  EXPECT_EQ(three_subsystems(""), Lines{});
+  EXPECT_EQ(three_subsystems("coll"), (Lines{"debug rank 1: coll: b2"}));
+  EXPECT_EQ(three_subsystems("bucket,init"), (Lines{"debug rank 1: init: a1", "debug rank 1: bucket: c3"}));
+  EXPECT_EQ(three_subsystems("all"),
+            (Lines{"debug rank 1: init: a1", "debug rank 1: coll: b2", "debug rank 1: bucket: c3"}));
+}
+
+TEST(Log, ABadPartIsReportedByRankZeroAndTheOthersCount) {
+  const auto speak = [](int rank) {
+    return heard_lines([rank] {
+      setenv("DDP_LOG_SUBSYS", "coll,rings", 1);
+      log::set_identity({.rank = rank, .world_size = 2});
+      log::detail(log::Subsystem::coll, "seen");
+    });
+  };
+  EXPECT_EQ(speak(1), (Lines{"debug rank 1: coll: seen"}));
+  EXPECT_EQ(speak(0), (Lines{"warn rank 0: DDP_LOG_SUBSYS: \"rings\" is ignored: it must be init, coll, bucket or all, "
+                             "separated by commas",
+                             "debug rank 0: coll: seen"}));
+}
+
+TEST(Log, AThrowingFormatterGivesAnErrorLineAndTrainingGoesOn) {
+  EXPECT_EQ(heard_lines([] {
+              log::info("mood: {}", Grumpy{});
+              log::info("still here");
+            }),
+            (Lines{"error rank 0: log: the message \"mood: {}\" could not be formatted: not today",
+                   "info rank 0: still here"}));
+}
+
+TEST(Log, EveryLineOfAMessageGetsThePrefix) {
+  EXPECT_EQ(heard_lines([] { log::info("one\n\nthree\n"); }),
+            (Lines{"info rank 0: one", "info rank 0: ", "info rank 0: three"}));
+}
+
+TEST(Log, AnEmptyMessageIsALine) {
+  EXPECT_EQ(heard_lines([] { log::info(""); }), (Lines{"info rank 0: "}));
+}
+
+TEST(Log, ALongLineGoesOnInTheNextOneWithoutCuttingCharacters) {
+  std::string message;
+  for (int i = 0; i < 9000; ++i) message += i % 3 ? "\u00e4" : "x";
+  const auto lines = lines_of(heard([&] { log::info("{}", message); }));
+  ASSERT_GT(lines.size(), 1u);
+  std::string joined;
+  for (const auto& line : lines) {
+    EXPECT_LT(line.size(), static_cast<std::size_t>(PIPE_BUF));
+    auto text = line.substr(line.find("rank 0: ") + 8);
+    if (!joined.empty()) {
+      EXPECT_EQ(text.substr(0, 4), "... ");
+      text.erase(0, 4);
+    }
+    EXPECT_NE(text.front() & 0xC0, 0x80) << "starts in the middle of a character";
+    joined += text;
+  }
+  EXPECT_EQ(joined, message);
+}
+
+TEST(Log, LinesOfSeveralThreadsAndProcessesNeverInterleave) {
+  constexpr int kProcesses = 4, kThreads = 2, kLines = 300;
+  const auto text_of = [](int length) { return std::string(static_cast<std::size_t>(length), 'a') + "."; };
+  const auto text = heard(
+      [&] {
+        const auto speak = [&] {
+          for (int i = 0; i < kLines; ++i) log::info("{}", text_of(i * 11));
+        };
+        std::thread other(speak);
+        speak();
+        other.join();
+      },
+      kProcesses);
+  std::map<std::string, int> count;
+  const std::regex prefix("^\\S+Z info rank 0: ");
+  for (const auto& line : lines_of(text)) ++count[std::regex_replace(line, prefix, "")];
+  ASSERT_EQ(count.size(), static_cast<std::size_t>(kLines)) << "a line was torn";
+  for (int i = 0; i < kLines; ++i) EXPECT_EQ(count[text_of(i * 11)], kProcesses * kThreads);
+}
+
+TEST(Log, AClosedStandardErrorIsNoError) {
+  EXPECT_EQ(heard([] {
+              close(STDERR_FILENO);
+              log::error("nobody hears this");
+            }),
+            "");
+}
+
+}  // namespace
+}  // namespace ddp
