@@ -2,16 +2,40 @@
 
 set(DDP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
 
-# One precompiled header for every target that sees torch.
+# What all of them have in common.
+function(ddp_flags target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  # -fPIC for executables too: the precompiled header fits only files compiled with the same flags.
+  target_compile_options(${target} PRIVATE ${DDP_WARNINGS} -fPIC)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+endfunction()
+
+# One precompiled header for every target that sees LibTorch.
 file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/pch.cpp CONTENT "")
 add_library(ddp_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cpp)
-target_compile_features(ddp_pch PUBLIC cxx_std_20)
-target_compile_options(ddp_pch PRIVATE ${DDP_WARNINGS} -fPIC)
-target_link_libraries(ddp_pch PUBLIC torch Threads::Threads)
+ddp_flags(ddp_pch)
+target_link_libraries(ddp_pch PRIVATE ddp::torch Threads::Threads)
 target_precompile_headers(ddp_pch PRIVATE <torch/torch.h>)
 
-function(ddp_use_pch target)
-  target_precompile_headers(${target} REUSE_FROM ddp_pch)
+# A target with LibTorch, or with NO_TORCH one that sees nothing of it but its fmt.
+function(ddp_common target)
+  cmake_parse_arguments(arg "NO_TORCH" "" "" ${ARGN})
+  ddp_flags(${target})
+  if(arg_NO_TORCH)
+    target_include_directories(${target} SYSTEM PRIVATE ${DDP_TORCH_FMT_DIR})
+    target_link_libraries(${target} PUBLIC Threads::Threads)
+    ddp_tidy(${target})
+  else()
+    target_link_libraries(${target} PUBLIC ddp::torch Threads::Threads)
+    target_precompile_headers(${target} REUSE_FROM ddp_pch)
+  endif()
+endfunction()
+
+# clang-tidy while compiling, where DDP_CLANG_TIDY names it. Files with LibTorch would take minutes each.
+function(ddp_tidy target)
+  if(DDP_CLANG_TIDY)
+    set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY "${DDP_CLANG_TIDY};--quiet")
+  endif()
 endfunction()
 
 # SCAFFOLD, removed once all sources are there: leaves out listed sources that nobody has written yet.
@@ -26,22 +50,6 @@ function(ddp_existing list)
     endif()
   endforeach()
   set(${list} ${kept} PARENT_SCOPE)
-endfunction()
-
-# What every target of ours has in common. NO_TORCH: sees nothing of LibTorch but its fmt.
-function(ddp_common target)
-  cmake_parse_arguments(arg "NO_TORCH" "" "" ${ARGN})
-  target_compile_features(${target} PUBLIC cxx_std_20)
-  # -fPIC for executables too: the precompiled header fits only files compiled with the same flags.
-  target_compile_options(${target} PRIVATE ${DDP_WARNINGS} -fPIC)
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-  if(arg_NO_TORCH)
-    target_include_directories(${target} SYSTEM PRIVATE ${DDP_TORCH_FMT_DIR})
-    target_link_libraries(${target} PUBLIC Threads::Threads)
-  else()
-    target_link_libraries(${target} PUBLIC torch Threads::Threads)
-    ddp_use_pch(${target})
-  endif()
 endfunction()
 
 # A layer's objects: ddp_layer(comm SOURCES process_group.cpp ...)
@@ -60,33 +68,27 @@ function(ddp_layer name)
   endif()
 endfunction()
 
-# The one object that holds spdlog. It must not see LibTorch: the two bring different fmt versions.
+# The one object that holds spdlog. It must not see LibTorch: the two bring different versions of fmt.
 function(ddp_spdlog_layer name)
   cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
-  ddp_existing(arg_SOURCES)
-  if(NOT arg_SOURCES)
-    file(WRITE ${PROJECT_BINARY_DIR}/empty_${name}.cpp "")
-    set(arg_SOURCES ${PROJECT_BINARY_DIR}/empty_${name}.cpp)
-  endif()
   add_library(ddp_${name} OBJECT ${arg_SOURCES})
-  target_compile_features(ddp_${name} PUBLIC cxx_std_20)
-  target_compile_options(ddp_${name} PRIVATE ${DDP_WARNINGS} -fPIC)
+  ddp_flags(ddp_${name})
+  ddp_tidy(ddp_${name})
   target_compile_definitions(ddp_${name} PRIVATE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
-  target_include_directories(ddp_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_include_directories(ddp_${name} SYSTEM PRIVATE ${DDP_SPDLOG_INCLUDE_DIR} ${DDP_SPDLOG_FMT_INCLUDE_DIR})
 endfunction()
 
+# A program as a user would write it: ddp_program(fashion_mnist SOURCES fashion_mnist.cpp)
+function(ddp_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  ddp_common(${name})
+  target_link_libraries(${name} PRIVATE ddp::ddp)
+endfunction()
+
+# The public headers, each of which all_verify_interface_header_sets compiles alone.
 function(ddp_public_headers target)
   file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/ddp/*.hpp)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers})
   target_compile_features(${target} PUBLIC cxx_std_20)
-endfunction()
-
-# A program of the users' kind: ddp_program(fashion_mnist SOURCES fashion_mnist.cpp)
-function(ddp_program name)
-  cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
-  add_executable(${name} ${arg_SOURCES})
-  target_compile_options(${name} PRIVATE ${DDP_WARNINGS} -fPIC)
-  target_link_libraries(${name} PRIVATE ddp::ddp)
-  ddp_use_pch(${name})
 endfunction()

@@ -3,6 +3,9 @@
 ///
 /// Rank 0 runs a WatchHub; every rank, rank 0 too, holds a WatchLink to it. A link that closes
 /// without a goodbye is a dead rank; the hub tells all the others at once. Knows no torch.
+///
+/// A rank that throws, dies or leaves is known on all others within milliseconds, a host that
+/// vanishes within about 30 s. What is not noticed: a rank that is stuck; ask_all() shows where.
 
 #include <chrono>
 #include <cstdint>
@@ -16,29 +19,44 @@ namespace ddp::comm {
 
 /// Why the group cannot go on. `echo`: the rank only met another one's failure.
 struct Failure {
-  enum class Kind { raised, lost, echo };
+  enum class Kind : std::uint8_t { raised, lost, echo };
   int rank = -1;
   Kind kind = Kind::raised;
-  std::string text;
+  std::string text = {};
 };
 
-/// Threads: all callbacks come from the link's own thread, never after the destructor has returned.
+/// Threads: all callbacks come from the link's own thread, perhaps before the constructor and never
+/// after the destructor has returned.
+/// They return soon (the link hears nothing meanwhile) and do not throw (std::terminate).
+/// Any of them may be empty.
 struct WatchEvents {
-  std::function<void(const Failure&)> on_failure;                        ///< once: the first one, the cause
-  std::function<void(int rank, std::uint64_t last_call)> on_left;        ///< an orderly goodbye
-  std::function<std::string()> status;                                   ///< one line: what this rank did last
+  /// At most once: the first failure, the cause, the same one on all ranks. Not after leave().
+  std::function<void(const Failure&)> on_failure = {};
+  /// Another rank's orderly goodbye, also one from before this rank joined.
+  std::function<void(int rank, std::uint64_t last_call)> on_left = {};
+  /// One line of at most 4 KiB: what this rank did last.
+  std::function<std::string()> status = {};
 };
 
+/// Threads: all calls from any thread.
 class WatchHub {
  public:
   struct Options {
     int world_size = 1;
-    std::string token;        ///< a stranger without it is turned away
-    bool loopback_only = true;
+    std::string token = {};     ///< at most 512 bytes; a stranger without it is turned away
+    bool loopback_only = true;  ///< all ranks share this host
+    /// For how long an echo waits for the real cause: longer than a dying process needs to close
+    /// its sockets, short against what a user notices.
+    std::chrono::milliseconds echo_wait{300};
+    /// A connection that has not introduced itself by then is closed.
+    std::chrono::milliseconds hello_limit{5000};
   };
+  /// Errors: std::invalid_argument for the options, std::system_error when it cannot listen.
   explicit WatchHub(const Options& options);
-  ~WatchHub();  ///< tells the links that the hub closes in order
+  /// Tells the links that the hub closes in order; waits for them at most 500 ms.
+  ~WatchHub();
 
+  /// Where it listens: a free port, on the loopback or on all addresses of both families.
   std::uint16_t port() const;
   /// True once every rank has said goodbye or is lost; waits at most `limit`.
   bool wait_all_left(std::chrono::milliseconds limit);
@@ -48,25 +66,32 @@ class WatchHub {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Threads: all calls from any thread, but no call from a callback except report().
 class WatchLink {
  public:
   struct Options {
-    std::string host;
+    std::string host = {};  ///< a loopback name or address tries both families
     std::uint16_t port = 0;
     int rank = 0;
     int world_size = 1;
-    std::string token;
+    std::string token = {};
     std::chrono::milliseconds connect_timeout{30000};
   };
-  /// Errors: ddp::ConfigError when the hub cannot be reached or turns this rank away.
+  /// Errors: ddp::ConfigError when the hub cannot be reached or turns this rank away (another
+  /// job's token, another world size, a rank that is there already), with its reason.
   WatchLink(const Options& options, WatchEvents events);
+  /// Without leave() before it, the others hear that this rank is lost.
   ~WatchLink();
 
-  /// Publishes a failure of this rank. Returns once it is handed to the kernel, within 1 s.
+  /// Publishes a failure of this rank; the first call counts, later ones only wait. Returns once
+  /// the hub has told the others (an echo: has decided), within 1 s.
+  /// Threads: takes no lock and no memory, so it serves a std::terminate handler too.
   void report(Failure::Kind kind, std::string_view text) noexcept;
   /// Every rank's status line; for a rank that does not answer in time, an empty string.
+  /// Lines come from the links' own threads: a rank whose main thread is stuck answers too.
   std::vector<std::string> ask_all(std::chrono::milliseconds limit);
-  /// Says goodbye: this rank has completed `last_call` calls and makes no more. Bounded by 1 s.
+  /// Says goodbye: this rank has completed `last_call` calls and makes no more. Returns once the
+  /// hub knows, within 1 s. The first call counts.
   void leave(std::uint64_t last_call) noexcept;
 
  private:

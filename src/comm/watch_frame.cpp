@@ -55,10 +55,17 @@ std::string BodyReader::text(std::size_t length) {
 }
 
 std::string bounded_text(std::string_view text, std::size_t limit) {
-  if (text.size() <= limit) return std::string(text);
-  std::size_t end = limit - std::min(limit, kCut.size());
-  while (end > 0 && is_continuation(text[end])) --end;
-  return std::string(text.substr(0, end)).append(kCut.substr(0, limit - end));
+  std::string bounded(std::min(text.size(), limit), '\0');
+  bounded.resize(copy_bounded(text, bounded));
+  return bounded;
+}
+
+std::size_t copy_bounded(std::string_view text, std::span<char> into) noexcept {
+  if (text.size() <= into.size()) return text.copy(into.data(), text.size());
+  std::size_t kept = into.size() - std::min(into.size(), kCut.size());
+  while (kept > 0 && is_continuation(text[kept])) --kept;
+  text.copy(into.data(), kept);
+  return kept + kCut.copy(into.data() + kept, into.size() - kept);
 }
 
 std::string encode_frame(FrameType type, std::string_view body) {

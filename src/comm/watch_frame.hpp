@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -71,6 +72,8 @@ class BodyReader {
 
 /// `text`, or its first `limit` bytes with a mark that it was cut (never inside a UTF-8 sequence).
 std::string bounded_text(std::string_view text, std::size_t limit);
+/// The same into memory that is there already; returns the number of bytes. Takes no memory.
+std::size_t copy_bounded(std::string_view text, std::span<char> into) noexcept;
 
 struct Frame {
   FrameType type;

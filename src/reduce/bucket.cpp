@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 
+#include <algorithm>
+
 namespace ddp {
 namespace {
 
@@ -12,7 +14,7 @@ at::Tensor alias(const at::Tensor& memory, std::int64_t offset, at::IntArrayRef 
   return at::empty({0}, options).set_(memory.storage(), offset, sizes, strides);
 }
 
-std::vector<std::int64_t> contiguous_strides(at::IntArrayRef sizes) {
+std::vector<std::int64_t> row_major_strides(at::IntArrayRef sizes) {
   std::vector<std::int64_t> strides(sizes.size(), 1);
   for (auto i = static_cast<std::ptrdiff_t>(sizes.size()) - 2; i >= 0; --i)
     strides[i] = strides[i + 1] * std::max<std::int64_t>(sizes[i + 1], 1);
@@ -33,7 +35,7 @@ Bucket::Bucket(const std::vector<at::Tensor>& parameters, const Allocate& alloca
   std::int64_t offset = 0;
   for (const auto& parameter : parameters) {
     const auto strides = parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
-                                                                  : contiguous_strides(parameter.sizes());
+                                                                  : row_major_strides(parameter.sizes());
     views_.push_back(alias(memory, offset, parameter.sizes(), strides, options));
     offset += parameter.numel();
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 namespace ddp {
@@ -19,10 +20,15 @@ struct GradHooks::Impl : std::enable_shared_from_this<GradHooks::Impl> {
   std::vector<Accumulator> accumulators;  // kept alive: a parameter holds its own weakly
   std::vector<std::uintptr_t> keys;
   std::mutex mutex;
-  std::vector<int> tasks;  // graph tasks whose end has been asked for; nested ones beside their parent
+  struct Task {
+    int id;  // grows: a nested task has a larger one than its parent
+    std::thread::id thread;
+  };
+  std::vector<Task> tasks;  // graph tasks whose end has been asked for; nested ones beside their parent
 
   void follow_task();
-  void on_task_end(int task);
+  bool is_outermost(int id, bool inside_a_node);
+  void on_task_end(int id);
 };
 
 namespace {
@@ -79,27 +85,35 @@ bool executes_whole_graph() {
 }  // namespace
 
 void GradHooks::Impl::follow_task() {
-  const int task = autograd::get_current_graph_task_id();
+  const int id = autograd::get_current_graph_task_id();
   {
-    std::lock_guard lock(mutex);
-    if (std::find(tasks.begin(), tasks.end(), task) != tasks.end()) return;
-    tasks.push_back(task);
+    const std::lock_guard lock(mutex);
+    if (std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) { return task.id == id; })) return;
+    tasks.push_back({id, std::this_thread::get_id()});
   }
-  autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task] {
-    if (const auto self = weak.lock()) self->on_task_end(task);
+  autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), id] {
+    if (const auto self = weak.lock()) self->on_task_end(id);
   });
+}
+
+// Beyond 60 levels the engine runs a nested backward on a thread of its own, where no outer node is
+// known; then the outer task, followed from another thread, is the sign.
+bool GradHooks::Impl::is_outermost(int id, bool inside_a_node) {
+  const std::lock_guard lock(mutex);
+  const bool outermost = !inside_a_node && std::none_of(tasks.begin(), tasks.end(), [&](const Task& task) {
+    return task.id < id && task.thread != std::this_thread::get_id();
+  });
+  if (outermost) tasks.clear();
+  else std::erase_if(tasks, [&](const Task& task) { return task.id == id; });
+  return outermost;
 }
 
 // A callback belongs to the graph task in which it was queued. Where that one runs inside a node of
 // another (activation checkpointing), the wait goes on in the outer one.
-void GradHooks::Impl::on_task_end(int task) {
+void GradHooks::Impl::on_task_end(int id) {
   const auto outer_node = autograd::get_current_node();
-  {
-    std::lock_guard lock(mutex);
-    if (outer_node) std::erase(tasks, task);
-    else tasks.clear();
-  }
-  if (!outer_node) return events.finish();
+  if (is_outermost(id, static_cast<bool>(outer_node))) return events.finish();
+  if (!outer_node) return;
   for (const auto& hook : outer_node->post_hooks())
     if (auto* mine = dynamic_cast<OnceAfterNode*>(hook.get()); mine != nullptr && mine->arm(this)) return;
   outer_node->add_post_hook(std::make_unique<OnceAfterNode>(this, [weak = weak_from_this()] {

@@ -1,0 +1,104 @@
+// init_process_group: from an environment to a group of connected ranks.
+#include <ATen/Parallel.h>
+#include <sched.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string>
+
+#include "comm/backend.hpp"
+#include "comm/process_group_impl.hpp"
+#include "comm/sessions.hpp"
+#include "comm/summary.hpp"
+#include "ddp/log.hpp"
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::string_view kPart = "init_process_group";
+
+void require_sensible(const Environment& environment, const std::string& store_file) {
+  const Origin none;
+  if (environment.world_size < 1)
+    throw ConfigError(none, kPart, "the world size is " + std::to_string(environment.world_size));
+  if (environment.rank < 0 || environment.rank >= environment.world_size)
+    throw ConfigError(none, kPart,
+                      "rank " + std::to_string(environment.rank) + " is not below the world size " +
+                          std::to_string(environment.world_size),
+                      "ranks count from 0");
+  const bool has_address = !environment.master_address.empty() && environment.master_port != 0;
+  if (environment.world_size > 1 && store_file.empty() && !has_address)
+    throw ConfigError({environment.rank, environment.world_size}, kPart, "no address to meet the other ranks at",
+                      "set MASTER_ADDR and MASTER_PORT, or use a store file");
+}
+
+std::chrono::milliseconds timeout_of(const ProcessGroupOptions& options) {
+  if (options.timeout) return *options.timeout;
+  const char* text = std::getenv("DDP_TIMEOUT");
+  if (text == nullptr || *text == '\0') return std::chrono::minutes(30);
+  double seconds = 0;
+  const auto* const end = text + std::string_view(text).size();
+  const auto result = std::from_chars(text, end, seconds);
+  constexpr double kYear = 365.0 * 24 * 3600;
+  if (result.ec != std::errc() || result.ptr != end || !(seconds > 0) || seconds > kYear)
+    throw ConfigError({}, kPart, "DDP_TIMEOUT=" + std::string(text) + " is no number of seconds",
+                      "set it to a positive number, 1800 for half an hour");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+// Ranks on one host share its cores: LibTorch's default would give each rank all of them.
+void share_cores(const Environment& environment) {
+  if (environment.local_world_size <= 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  at::set_num_threads(std::max(1, CPU_COUNT(&allowed) / environment.local_world_size));
+}
+
+void introduce(const Environment& environment, const std::string& host) {
+  log::set_identity({environment.rank, environment.world_size, environment.single_host() ? std::string() : host});
+}
+
+// The device of this rank, set before anything else can touch another one.
+at::Device take_device() { return at::kCPU; }
+
+void connect(ProcessGroup::Impl& impl, const ProcessGroupOptions& options) {
+  impl.session = comm::Session::join(impl.environment, options.store_file, impl.timeout);
+  comm::remember(impl.session);
+  introduce(impl.environment, impl.session->arrivals()[static_cast<std::size_t>(impl.environment.rank)].host);
+  const comm::BackendSetup setup{impl.session->store(), impl.environment};
+  const auto made = std::make_shared<c10::intrusive_ptr<c10d::Backend>>();
+  try {
+    impl.session->run_abandonable(kPart, impl.timeout, [made, setup] { *made = comm::make_gloo_backend(setup); });
+  } catch (...) {
+    impl.session->leave();
+    throw;
+  }
+  impl.backend = *made;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
+  comm::fail_orphans();
+  comm::forget_ended();
+  auto impl = std::make_unique<ProcessGroup::Impl>();
+  impl->environment = options.environment ? *options.environment : Environment::from_variables();
+  require_sensible(impl->environment, options.store_file);
+  impl->device = take_device();
+  impl->timeout = timeout_of(options);
+  impl->backend_name = comm::choose_backend(options.backend, impl->environment);
+  introduce(impl->environment, {});
+  share_cores(impl->environment);
+  if (impl->environment.world_size == 1) {
+    impl->backend_name = "none";
+    impl->session = comm::Session::alone(impl->environment);
+  } else {
+    connect(*impl, options);
+  }
+  comm::log_summary(impl->session->arrivals(), impl->backend_name);
+  return std::make_shared<ProcessGroup>(std::move(impl));
+}
+
+}  // namespace ddp

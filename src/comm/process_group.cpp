@@ -1,0 +1,106 @@
+#include "ddp/process_group.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+
+#include "comm/process_group_impl.hpp"
+#include "comm/sessions.hpp"
+
+namespace ddp {
+namespace {
+
+// What one rank may be behind the others at the end of a training; a broken group is not waited for.
+constexpr std::chrono::seconds kDrain{5};
+constexpr std::size_t kAlignment = 64;  // a cache line, and what vectorised reductions like
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  impl_->exceptions_at_birth = std::uncaught_exceptions();
+}
+
+ProcessGroup::~ProcessGroup() { impl_->close(std::chrono::milliseconds(0), std::chrono::milliseconds(0)); }
+
+void ProcessGroup::shutdown() noexcept { impl_->close(kDrain, comm::kFarewell); }
+
+void ProcessGroup::all_reduce(at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
+  all_reduce_async(tensor, op, options).wait();
+}
+
+void ProcessGroup::broadcast(at::Tensor& tensor, int root, const CallOptions& options) {
+  broadcast_async(tensor, root, options).wait();
+}
+
+std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor, const CallOptions& options) {
+  std::vector<at::Tensor> output;
+  all_gather_async(output, tensor, options).wait();
+  return output;
+}
+
+void ProcessGroup::barrier(const CallOptions& options) { barrier_async(options).wait(); }
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes, const CallOptions& options) {
+  std::vector<std::string> output;
+  all_gather_bytes_async(output, bytes, options).wait();
+  return output;
+}
+
+at::Tensor ProcessGroup::allocate(std::int64_t bytes) {
+  auto memory = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device()));
+  if (reinterpret_cast<std::uintptr_t>(memory.data_ptr()) % kAlignment != 0)
+    throw std::logic_error("allocate: the tensor library's memory is not aligned to 64 bytes");
+  return memory;
+}
+
+void ProcessGroup::fail(std::string_view text) noexcept { impl_->session->fail(text); }
+
+void ProcessGroup::check() const {
+  if (const auto breakage = impl_->session->health().breakage()) breakage->raise(origin(), "process group");
+}
+
+void ProcessGroup::mark_step(std::int64_t step) noexcept { impl_->session->record().mark_step(step); }
+
+int ProcessGroup::rank() const noexcept { return impl_->environment.rank; }
+int ProcessGroup::size() const noexcept { return impl_->environment.world_size; }
+Origin ProcessGroup::origin() const noexcept { return impl_->session->origin(); }
+at::Device ProcessGroup::device() const noexcept { return impl_->device; }
+const Environment& ProcessGroup::environment() const noexcept { return impl_->environment; }
+std::string_view ProcessGroup::backend() const noexcept { return impl_->backend_name; }
+std::chrono::milliseconds ProcessGroup::timeout() const noexcept { return impl_->timeout; }
+
+void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::milliseconds farewell) noexcept {
+  {
+    const std::lock_guard lock(order);
+    if (closed) return;
+    closed = true;
+  }
+  if (std::uncaught_exceptions() > exceptions_at_birth && !session->has_left()) {
+    session->orphan();  // a goodbye now would hide the exception from the other ranks
+    release_backend();
+    return;
+  }
+  session->wait_idle(drain);
+  session->leave();
+  if (farewell.count() > 0) {
+    const std::chrono::milliseconds broken = comm::kBrokenFarewell;
+    session->wait_for_others(session->health().breakage() ? std::min(farewell, broken) : farewell);
+    session->give_up_others();
+  }
+  release_backend();
+  comm::forget_ended();
+}
+
+// A broken Gloo cannot be ended: its destructor would wait for what never comes. Its threads are left
+// alone then, to the end of the process; so are those of a call that still runs, and all of them at exit.
+void ProcessGroup::Impl::release_backend() noexcept {
+  if (!backend) return;
+  const bool sound = session->is_idle() && !session->health().breakage() && !session->is_orphaned();
+  if (!sound || comm::is_exiting()) comm::park(backend);
+  backend.reset();
+}
+
+}  // namespace ddp

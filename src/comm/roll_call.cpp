@@ -1,0 +1,138 @@
+#include "comm/roll_call.hpp"
+
+#include <sstream>
+#include <thread>
+
+#include "comm/text_of.hpp"
+#include "ddp/error.hpp"
+#include "ddp/log.hpp"
+
+namespace ddp::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kPart = "init_process_group";
+constexpr std::chrono::seconds kQuietWait{3};
+constexpr std::chrono::seconds kCourtesy{2};  // a rank that is alive looks every 20 ms
+
+std::string key_of(std::int64_t index) { return "arrival/" + std::to_string(index); }
+
+std::string packed(const Arrival& arrival) {
+  std::ostringstream text;
+  text << arrival.rank << '\n' << arrival.world_size << '\n' << arrival.host << '\n' << arrival.pid << '\n'
+       << arrival.watch_port << '\n' << arrival.watch_token << '\n';
+  return text.str();
+}
+
+Arrival unpacked(const std::string& text) {
+  Arrival arrival;
+  std::istringstream stream(text);
+  stream >> arrival.rank >> arrival.world_size >> arrival.host >> arrival.pid >> arrival.watch_port >>
+      arrival.watch_token;
+  return arrival;
+}
+
+std::string listed(const std::vector<std::string>& items) {
+  std::string text;
+  for (const auto& item : items) text += (text.empty() ? "" : ", ") + item;
+  return text;
+}
+
+}  // namespace
+
+RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, const Environment& environment, std::string place)
+    : store_(std::move(store)), environment_(environment), place_(std::move(place)) {}
+
+void RollCall::arrive(const Arrival& self) {
+  const auto index = store_->add("arrivals", 1);
+  store_->set(key_of(index), packed(self));
+}
+
+std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
+                                            const std::function<void(const Arrival&)>& on_arrival,
+                                            const std::function<void()>& poll) {
+  const auto start = Clock::now();
+  bool told = false;
+  auto pause = std::chrono::milliseconds(1);
+  const auto world = static_cast<std::size_t>(environment_.world_size);
+  while (here_.size() < world) {
+    poll();
+    if (see_next()) {
+      on_arrival(unpacked(store_->get_to_str(key_of(seen_))));
+      pause = std::chrono::milliseconds(1);
+      continue;
+    }
+    if (Clock::now() - start > timeout) {
+      throw TimeoutError({environment_.rank, environment_.world_size}, kPart,
+                         missing() + " did not come to " + place_ + " within " + in_seconds(timeout) + "; here: " +
+                             present(),
+                         "look at the output of the missing ranks, or raise the timeout");
+    }
+    if (!told && Clock::now() - start > kQuietWait) {
+      told = true;
+      if (!here_.empty() && here_.begin()->first == environment_.rank)
+        log::all.warn("waiting at {} for {}; here: {}", place_, missing(), present());
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(20));
+  }
+  std::vector<Arrival> arrivals;
+  for (auto& [rank, arrival] : here_) arrivals.push_back(arrival);
+  return arrivals;
+}
+
+// Takes note of one more arrival, if there is one.
+bool RollCall::see_next() {
+  if (!store_->check({key_of(seen_ + 1)})) return false;
+  ++seen_;
+  const auto arrival = unpacked(store_->get_to_str(key_of(seen_)));
+  check(arrival);
+  here_.emplace(arrival.rank, arrival);
+  return true;
+}
+
+void RollCall::check(const Arrival& arrival) const {
+  const auto who = [](const Arrival& one) {
+    return "rank " + std::to_string(one.rank) + " (" + one.host + ", process " + std::to_string(one.pid) + ')';
+  };
+  if (const auto before = here_.find(arrival.rank); before != here_.end()) {
+    refuse("rank " + std::to_string(arrival.rank) + " came twice: " + who(before->second) + " and " + who(arrival),
+           "give each process its own RANK; where a store file is used, remove what an earlier run has left");
+  }
+  if (arrival.world_size == environment_.world_size) return;
+  auto size_of = [&](const Arrival& one) { return who(one) + " says " + std::to_string(one.world_size); };
+  std::string others;
+  for (const auto& [rank, one] : here_) others += size_of(one) + ", ";
+  if (here_.empty())
+    others = "rank " + std::to_string(environment_.rank) + " says " + std::to_string(environment_.world_size) + ", ";
+  refuse("the ranks disagree about the world size: " + others + size_of(arrival), "set one WORLD_SIZE for all");
+}
+
+void RollCall::refuse(const std::string& what, const std::string& remedy) const {
+  let_all_see();
+  throw ConfigError({environment_.rank, environment_.world_size}, kPart, what, remedy);
+}
+
+// The store ends with rank 0: it stays a moment until all who are here have seen the contradiction too.
+void RollCall::let_all_see() const {
+  store_->add("refusals", 1);
+  const auto deadline = Clock::now() + kCourtesy;
+  while (environment_.rank == 0 && store_->add("refusals", 0) < store_->add("arrivals", 0) && Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+std::string RollCall::missing() const {
+  std::vector<std::string> ranks;
+  for (int rank = 0; rank < environment_.world_size; ++rank)
+    if (!here_.contains(rank)) ranks.push_back(std::to_string(rank));
+  return (ranks.size() == 1 ? "rank " : "ranks ") + listed(ranks) + " of " + std::to_string(environment_.world_size);
+}
+
+std::string RollCall::present() const {
+  std::vector<std::string> ranks;
+  for (const auto& [rank, arrival] : here_) ranks.push_back(std::to_string(rank) + " (" + arrival.host + ')');
+  return "rank " + listed(ranks);
+}
+
+}  // namespace ddp::comm

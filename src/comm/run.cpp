@@ -1,0 +1,59 @@
+#include "ddp/run.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "comm/sessions.hpp"
+#include "comm/text_of.hpp"
+#include "ddp/error.hpp"
+
+namespace ddp {
+namespace {
+
+// One write, so that the ranks' lines do not mix.
+void print(const std::string& text) {
+  std::fflush(stdout);
+  std::fputs((text + '\n').c_str(), stderr);
+  std::fflush(stderr);
+}
+
+std::string with_rank(const std::string& text) {
+  const auto origin = comm::latest_origin();
+  if (origin.rank < 0) return text;
+  return "rank " + std::to_string(origin.rank) + " of " + std::to_string(origin.world_size) + ": " + text;
+}
+
+// Publishes the exception in flight and prints it.
+void report_current_exception() {
+  try {
+    throw;
+  } catch (const PeerLostError& error) {
+    comm::fail_all(error.what());
+    const auto peer = error.peer() < 0 ? std::string("another rank") : "rank " + std::to_string(error.peer());
+    print(std::string(error.what()) + " (this rank ends because of " + peer + ')');
+  } catch (const Error& error) {
+    comm::fail_all(error.what());
+    print(error.origin().rank >= 0 ? error.what() : with_rank(error.what()));
+  } catch (...) {
+    const auto text = comm::text_of(std::current_exception());
+    comm::fail_all(text);
+    print(with_rank(text));
+  }
+}
+
+}  // namespace
+
+int run(const std::function<void()>& body) {
+  int code = 0;
+  try {
+    body();
+  } catch (...) {
+    report_current_exception();
+    code = 1;
+  }
+  comm::leave_all();
+  return code;
+}
+
+}  // namespace ddp

@@ -1,0 +1,183 @@
+#include "comm/session.hpp"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <array>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "comm/store.hpp"
+#include "comm/text_of.hpp"
+#include "ddp/log.hpp"
+
+namespace ddp::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kPart = "init_process_group";
+constexpr std::chrono::seconds kStatusLimit{1};  // a live rank's watch thread answers within milliseconds
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::string random_token() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw std::runtime_error("the kernel gives no random bytes");
+  std::string token;
+  for (const auto byte : bytes) {
+    token += "0123456789abcdef"[byte >> 4];
+    token += "0123456789abcdef"[byte & 15];
+  }
+  return token;
+}
+
+}  // namespace
+
+Session::Session(const Environment& environment)
+    : origin_{environment.rank, environment.world_size}, health_(origin_, record_) {}
+
+std::shared_ptr<Session> Session::alone(const Environment& environment) {
+  std::shared_ptr<Session> session(new Session(environment));
+  Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
+  session->arrivals_.push_back(std::move(self));
+  return session;
+}
+
+std::shared_ptr<Session> Session::join(const Environment& environment, const std::string& store_file,
+                                       std::chrono::milliseconds timeout) {
+  std::shared_ptr<Session> session(new Session(environment));
+  session->store_ = open_store(environment, store_file, timeout);
+  Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
+  if (environment.rank == 0) session->open_hub(self, environment.single_host());
+
+  RollCall roll(session->store_, environment, meeting_place(environment, store_file));
+  try {
+    roll.arrive(self);
+    session->arrivals_ = roll.wait_for_all(
+        timeout,
+        [&](const Arrival& arrival) {
+          log::detail(log::Subsystem::init, "rank {} is here: host {}, process {}", arrival.rank, arrival.host,
+                      arrival.pid);
+          if (arrival.rank == 0) session->open_link(environment, arrival, timeout);
+        },
+        [&] { session->throw_if_broken(kPart); });
+  } catch (const Error& error) {
+    session->fail(error.what());
+    session->leave();
+    session->wait_for_others(std::chrono::seconds(1));  // rank 0's hub has to hand the text on
+    throw;
+  } catch (const std::exception& error) {
+    // The store is gone. If rank 0 said why before it went, that is the reason.
+    session->health_.wait(0, Clock::now() + std::chrono::seconds(1), [] { return false; });
+    session->throw_if_broken(kPart);
+    throw CommError(session->origin_, kPart, "lost the store: " + text_of(error), "look at the output of rank 0");
+  }
+  return session;
+}
+
+void Session::open_hub(Arrival& self, bool loopback_only) {
+  self.watch_token = random_token();
+  hub_ = std::make_unique<WatchHub>(WatchHub::Options{origin_.world_size, self.watch_token, loopback_only});
+  self.watch_port = hub_->port();
+}
+
+void Session::open_link(const Environment& environment, const Arrival& rank_0, std::chrono::milliseconds timeout) {
+  WatchLink::Options options;
+  options.host = environment.single_host() || origin_.rank == 0 ? "127.0.0.1" : environment.master_address;
+  options.port = rank_0.watch_port;
+  options.rank = origin_.rank;
+  options.world_size = origin_.world_size;
+  options.token = rank_0.watch_token;
+  options.connect_timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(30));
+  WatchEvents events;
+  events.on_failure = [this](const Failure& failure) { health_.peer_failed(failure); };
+  events.on_left = [this](int rank, std::uint64_t last_call) { health_.peer_left(rank, last_call); };
+  events.status = [this] { return record_.status(); };
+  link_ = std::make_unique<WatchLink>(options, std::move(events));
+}
+
+void Session::throw_if_broken(std::string_view part) const {
+  if (const auto breakage = health_.breakage()) breakage->raise(origin_, part);
+}
+
+void Session::run_abandonable(std::string_view part, std::chrono::milliseconds timeout, std::function<void()> work) {
+  struct Shared {
+    bool done = false;
+    std::exception_ptr error;
+  };
+  auto shared = std::make_shared<Shared>();
+  std::thread([self = shared_from_this(), shared, work = std::move(work)] {
+    std::exception_ptr error;
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    self->health_.update([&] {
+      shared->error = error;
+      shared->done = true;
+    });
+  }).detach();
+  bool done = false;
+  std::exception_ptr error;
+  health_.wait(1, Clock::now() + timeout, [&] {
+    if (shared->done) error = shared->error;
+    return done = shared->done;
+  });
+  if (done && !error) return;
+  if (error) health_.wait(1, Clock::now() + std::chrono::milliseconds(1500), [] { return false; });
+  if (const auto obstacle = health_.obstacle(1)) break_and_raise(*obstacle, part);
+  if (error) break_and_raise({Breakage::Kind::peer_unknown, -1, text_of(error)}, part);
+  break_and_raise({Breakage::Kind::timed_out, -1, "no connection to all ranks within " + in_seconds(timeout) + every_status()},
+                  part);
+}
+
+void Session::break_and_raise(Breakage breakage, std::string_view part) {
+  health_.break_with(breakage);
+  const auto first = *health_.breakage();
+  if (link_ && !reported_.exchange(true)) {
+    std::string text(part);
+    text += ": " + first.text;
+    link_->report(first.is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
+  }
+  first.raise(origin_, part);
+}
+
+void Session::fail(std::string_view text) noexcept {
+  health_.break_with({Breakage::Kind::failed_here, origin_.rank, std::string(text)});
+  const auto first = health_.breakage();
+  if (!link_ || reported_.exchange(true)) return;
+  link_->report(first->is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
+}
+
+std::string Session::every_status() {
+  std::string text;
+  const auto statuses = link_ ? link_->ask_all(kStatusLimit) : std::vector<std::string>{record_.status()};
+  for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
+    text += "\n  rank " + std::to_string(rank) + ": ";
+    text += statuses[rank].empty() ? "no answer" : statuses[rank];
+  }
+  return text;
+}
+
+void Session::wait_idle(std::chrono::milliseconds limit) {
+  health_.wait(record_.entered(), Clock::now() + limit, [&] { return is_idle(); });
+}
+
+void Session::leave() noexcept {
+  if (left_.exchange(true) || !link_) return;
+  link_->leave(record_.entered());
+}
+
+bool Session::wait_for_others(std::chrono::milliseconds limit) noexcept {
+  return !hub_ || others_given_up_ || hub_->wait_all_left(limit);
+}
+
+}  // namespace ddp::comm

@@ -1,0 +1,88 @@
+#pragma once
+/// session.hpp: this process's membership of one group: the store, the watch over the other ranks,
+/// the group's health and the record of its calls. It outlives the ProcessGroup where an exception
+/// or the end of the process needs it.
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/call_record.hpp"
+#include "comm/health.hpp"
+#include "comm/peer_watch.hpp"
+#include "comm/roll_call.hpp"
+#include "ddp/environment.hpp"
+
+namespace ddp::comm {
+
+/// Threads: all members are safe.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  /// A world of one: no store, no sockets, no threads.
+  static std::shared_ptr<Session> alone(const Environment& environment);
+  /// Collective. Meets the other ranks and puts a watch over them.
+  static std::shared_ptr<Session> join(const Environment& environment, const std::string& store_file,
+                                       std::chrono::milliseconds timeout);
+
+  Origin origin() const { return origin_; }
+  Health& health() { return health_; }
+  CallRecord& record() { return record_; }
+  const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+  const std::vector<Arrival>& arrivals() const { return arrivals_; }
+
+  /// Runs `work` on a thread of its own and waits for its end, a breakage or the timeout; after
+  /// either of the last two the thread is left to itself. `part` names the work in errors.
+  void run_abandonable(std::string_view part, std::chrono::milliseconds timeout, std::function<void()> work);
+
+  /// Breaks the group and tells the others; the first breakage wins and is the one thrown.
+  [[noreturn]] void break_and_raise(Breakage breakage, std::string_view part);
+  /// This rank has failed: breaks the group here and everywhere.
+  void fail(std::string_view text) noexcept;
+  /// One line a rank: what it did last. "no answer" for a rank that does not reply.
+  std::string every_status();
+
+  /// Calls that the backend has not ended yet.
+  void call_started() { ++pending_; }
+  void call_ended() { --pending_; }  // inside Health::update(), so that wait_idle() is woken
+  bool is_idle() const { return pending_ == 0; }
+  /// Waits until no call is pending or the group is broken, at most `limit`.
+  void wait_idle(std::chrono::milliseconds limit);
+
+  /// Says goodbye; bounded by a second. Only the first call does something.
+  void leave() noexcept;
+  bool has_left() const { return left_; }
+  /// Rank 0: waits for the others' goodbyes, for they need what rank 0 serves. True when all have left.
+  bool wait_for_others(std::chrono::milliseconds limit) noexcept;
+  /// Rank 0: has waited long enough; the others go on without it.
+  void give_up_others() { others_given_up_ = true; }
+
+  /// The group was destroyed by an exception whose text is not known yet.
+  void orphan() { orphaned_ = true; }
+  bool is_orphaned() const { return orphaned_; }
+
+ private:
+  explicit Session(const Environment& environment);
+  void open_hub(Arrival& self, bool loopback_only);
+  void open_link(const Environment& environment, const Arrival& rank_0, std::chrono::milliseconds timeout);
+  void throw_if_broken(std::string_view part) const;
+
+  const Origin origin_;
+  CallRecord record_;
+  Health health_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::vector<Arrival> arrivals_;
+  std::atomic<int> pending_{0};
+  std::atomic<bool> reported_{false};
+  std::atomic<bool> left_{false};
+  std::atomic<bool> orphaned_{false};
+  std::atomic<bool> others_given_up_{false};
+  std::unique_ptr<WatchHub> hub_;
+  std::unique_ptr<WatchLink> link_;  // last: its callbacks use what stands above
+};
+
+}  // namespace ddp::comm

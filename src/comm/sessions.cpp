@@ -1,0 +1,113 @@
+#include "comm/sessions.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "comm/text_of.hpp"
+
+namespace ddp::comm {
+namespace {
+
+// Never destroyed: exit handlers and static destructors come in an order that nobody chooses.
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Session>> sessions;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> parked;
+  Origin latest;
+  std::atomic<bool> exiting{false};
+  std::terminate_handler previous = nullptr;
+  std::once_flag installed;
+};
+
+Registry& registry() {
+  static auto* const all = new Registry;
+  return *all;
+}
+
+std::vector<std::shared_ptr<Session>> current() {
+  auto& all = registry();
+  const std::lock_guard lock(all.mutex);
+  return all.sessions;
+}
+
+[[noreturn]] void on_terminate() {
+  const auto error = std::current_exception();
+  fail_all(error ? text_of(error) : "std::terminate was called");
+  for (const auto& session : current()) session->wait_for_others(kBrokenFarewell);
+  if (const auto previous = registry().previous) previous();
+  std::abort();
+}
+
+void on_exit() {
+  leave_all();
+  registry().exiting = true;
+}
+
+constexpr std::string_view kOrphanText = "an exception destroyed its process group";
+
+}  // namespace
+
+void remember(const std::shared_ptr<Session>& session) {
+  auto& all = registry();
+  std::call_once(all.installed, [&] {
+    all.previous = std::set_terminate(on_terminate);
+    std::atexit(on_exit);
+  });
+  const std::lock_guard lock(all.mutex);
+  all.sessions.push_back(session);
+  all.latest = session->origin();
+}
+
+void forget_ended() {
+  auto& all = registry();
+  std::vector<std::shared_ptr<Session>> ended;  // destroyed after the lock is released
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.sessions, [&](const auto& session) {
+    const bool over = session->has_left() && session->wait_for_others(std::chrono::milliseconds(0));
+    if (over) ended.push_back(session);
+    return over;
+  });
+}
+
+void fail_all(std::string_view text) noexcept {
+  for (const auto& session : current())
+    if (!session->has_left()) session->fail(text);
+}
+
+void fail_orphans() noexcept {
+  for (const auto& session : current()) {
+    if (!session->is_orphaned() || session->has_left()) continue;
+    session->fail(kOrphanText);
+    session->leave();
+  }
+}
+
+void leave_all() noexcept {
+  fail_orphans();
+  for (const auto& session : current()) session->leave();
+  for (const auto& session : current())
+    session->wait_for_others(session->health().breakage() ? kBrokenFarewell : kFarewell);
+  auto& all = registry();
+  std::vector<std::shared_ptr<Session>> ended;
+  const std::lock_guard lock(all.mutex);
+  ended.swap(all.sessions);
+}
+
+void park(c10::intrusive_ptr<c10d::Backend> backend) {
+  auto& all = registry();
+  const std::lock_guard lock(all.mutex);
+  all.parked.push_back(std::move(backend));
+}
+
+bool is_exiting() noexcept { return registry().exiting; }
+
+Origin latest_origin() noexcept {
+  auto& all = registry();
+  const std::lock_guard lock(all.mutex);
+  return all.latest;
+}
+
+}  // namespace ddp::comm

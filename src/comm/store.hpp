@@ -1,0 +1,25 @@
+#pragma once
+/// store.hpp: opens the key-value store through which the ranks of a job meet.
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <string>
+
+#include "ddp/environment.hpp"
+
+namespace ddp::comm {
+
+/// A store whose keys are this job's, this restart's and this process's next group's alone.
+///
+/// A file if `file` names one; else TCP, served by rank 0 (on the launcher's socket if there is
+/// one) unless the launcher's agent serves it. A client that comes before its server tries again
+/// every few milliseconds. A server lives as long as the process: later groups use it again.
+/// Errors: ConfigError where the address cannot be served, TimeoutError where nobody answers.
+c10::intrusive_ptr<c10d::Store> open_store(const Environment& environment, const std::string& file,
+                                           std::chrono::milliseconds timeout);
+
+/// Where the ranks meet, in words: "127.0.0.1:29500".
+std::string meeting_place(const Environment& environment, const std::string& file);
+
+}  // namespace ddp::comm

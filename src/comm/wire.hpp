@@ -1,0 +1,42 @@
+#pragma once
+/// wire.hpp: what of a tensor travels between the ranks, and how the result comes back into it.
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/process_group.hpp"
+
+namespace ddp::comm {
+
+/// A dense, flat tensor that a backend can take. It shares memory with the user's tensor where that
+/// is dense and of a dtype that the backend can reduce; else `finish` copies the result back.
+struct Wire {
+  at::Tensor tensor;
+  std::function<void()> finish;  ///< once, after the collective; empty where nothing is to be done
+};
+
+/// Errors: std::logic_error for a tensor that no collective takes: undefined, sparse, quantized, on another device.
+void require_dense(const at::Tensor& tensor, at::Device device, std::string_view operation);
+/// Errors: std::logic_error also where results cannot be written: elements that share memory.
+void require_writable(const at::Tensor& tensor, at::Device device, std::string_view operation);
+
+/// For a reduction over `ranks` ranks. Half types travel as float, int16 as int32, bool as uint8,
+/// complex as pairs. Errors: std::logic_error for a dtype and operation that do not go together.
+Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, int ranks);
+/// The operation that the backend does on the wire: avg is a sum, of bools sum is max, product is min.
+ReduceOp operation_on_wire(at::ScalarType dtype, ReduceOp op);
+
+/// For moving bytes, whatever they mean.
+Wire wire_of_bytes(const at::Tensor& tensor);
+/// The bytes of a dense tensor, uint8 [nbytes], sharing its memory.
+at::Tensor bytes_of(const at::Tensor& tensor);
+at::Tensor bytes_of(std::string_view text);
+
+/// "64 floats"
+std::string amount_of(const at::Tensor& tensor);
+
+}  // namespace ddp::comm

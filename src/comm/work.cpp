@@ -1,0 +1,89 @@
+#include "ddp/work.hpp"
+
+#include "comm/text_of.hpp"
+#include "comm/work_state.hpp"
+
+namespace ddp {
+
+using comm::Breakage;
+
+namespace {
+
+// A dead peer is seen by the backend and by the watch within some 30 ms of each other. Not shorter, for
+// a peer that throws has to unwind before it can say so; not longer, for the user waits for the name.
+constexpr std::chrono::milliseconds kNamingGrace{1500};
+
+}  // namespace
+
+void Work::wait() const {
+  if (state_) state_->wait();
+}
+
+void Work::wait(std::chrono::milliseconds timeout) const {
+  if (state_) state_->wait(timeout);
+}
+
+bool Work::is_completed() const { return !state_ || state_->is_completed(); }
+
+Work::State::State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout,
+                   bool is_last)
+    : session_(std::move(session)),
+      call_(std::move(call)),
+      timeout_(timeout),
+      deadline_(Clock::now() + timeout),
+      is_last_(is_last) {
+  session_->call_started();
+}
+
+void Work::State::complete(std::exception_ptr error) noexcept {
+  if (!error && is_last_) session_->record().complete(call_);
+  session_->health().update([&] {
+    done_ = true;
+    error_ = std::move(error);
+    session_->call_ended();
+  });
+}
+
+void Work::State::wait() { wait_until(deadline_, timeout_); }
+
+void Work::State::wait(std::chrono::milliseconds timeout) { wait_until(Clock::now() + timeout, timeout); }
+
+bool Work::State::is_completed() {
+  bool done = false;
+  session_->health().update([&] { done = done_; });
+  return done;
+}
+
+void Work::State::wait_until(Clock::time_point deadline, std::chrono::milliseconds limit) {
+  bool done = false;
+  std::exception_ptr error;
+  session_->health().wait(call_.number, deadline, [&] {
+    done = done_;
+    error = error_;
+    return done;
+  });
+  if (!done || error) give_up(error, limit);
+  finish_once();
+}
+
+void Work::State::give_up(const std::exception_ptr& error, std::chrono::milliseconds limit) {
+  auto& health = session_->health();
+  if (error) health.wait(call_.number, Clock::now() + kNamingGrace, [] { return false; });
+  const auto part = call_.name();
+  if (const auto obstacle = health.obstacle(call_.number)) session_->break_and_raise(*obstacle, part);
+  if (error) {
+    if (const auto departure = health.departure()) session_->break_and_raise(*departure, part);
+    session_->break_and_raise({Breakage::Kind::peer_unknown, -1, comm::text_of(error)}, part);
+  }
+  auto text = "timed out after " + comm::in_seconds(limit) + session_->every_status();
+  session_->break_and_raise({Breakage::Kind::timed_out, session_->origin().rank, std::move(text)}, part);
+}
+
+void Work::State::finish_once() {
+  const std::lock_guard lock(finishing_);
+  if (!finish_) return;
+  finish_();
+  finish_ = nullptr;
+}
+
+}  // namespace ddp

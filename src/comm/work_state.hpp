@@ -1,0 +1,50 @@
+#pragma once
+/// work_state.hpp: one collective under way: it ends by completion, by a breakage of its group, or in time.
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "comm/session.hpp"
+#include "ddp/work.hpp"
+
+namespace ddp {
+
+/// Threads: all members are safe.
+struct Work::State {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// One transfer of `call`; with `is_last` its end is the end of the call.
+  State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout, bool is_last);
+
+  /// Runs once, in the first wait() that succeeds: copies what arrived to where it belongs.
+  void set_finish(std::function<void()> finish) { finish_ = std::move(finish); }
+
+  /// From the backend, on any thread: the collective has ended, with `error` unless it is null.
+  void complete(std::exception_ptr error) noexcept;
+
+  void wait();
+  void wait(std::chrono::milliseconds timeout);
+  bool is_completed();
+
+ private:
+  void wait_until(Clock::time_point deadline, std::chrono::milliseconds limit);
+  [[noreturn]] void give_up(const std::exception_ptr& error, std::chrono::milliseconds limit);
+  void finish_once();
+
+  const std::shared_ptr<comm::Session> session_;
+  const comm::Call call_;
+  const std::chrono::milliseconds timeout_;
+  const Clock::time_point deadline_;
+  const bool is_last_;
+  bool done_ = false;         // under the health's lock
+  std::exception_ptr error_;  // under the health's lock
+  std::mutex finishing_;
+  std::function<void()> finish_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,45 @@
+#include "launch/descriptors.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+namespace ddp::launch {
+
+void open_missing_stdio() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) redirect_to_null(fd);
+  }
+}
+
+void redirect_to_null(int fd) {
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null == fd) {
+    keep_over_exec(fd);
+  } else if (null >= 0) {
+    ::dup2(null, fd);
+    ::close(null);
+  }
+}
+
+void close_on_exec_from(int first) {
+  if (::close_range(static_cast<unsigned>(first), ~0U, CLOSE_RANGE_CLOEXEC) == 0) return;
+  // Linux before 5.11
+  std::vector<int> open;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    open.push_back(std::atoi(entry.path().filename().c_str()));
+  }
+  for (const int fd : open) {
+    if (fd >= first) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+}
+
+void close_from(int first) { ::closefrom(first); }
+
+void keep_over_exec(int fd) { ::fcntl(fd, F_SETFD, 0); }
+
+}  // namespace ddp::launch

@@ -1,0 +1,180 @@
+// What the tests of ddprun start as ranks: rank_probe ACTION [arguments].
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value ? value : "(unset)";
+}
+
+int rank() { return std::stoi(variable("RANK")); }
+int world_size() { return std::stoi(variable("WORLD_SIZE")); }
+
+/// One write, so that lines of several ranks stay whole.
+void print(const std::string& text) {
+  const std::string line = "[" + std::to_string(rank()) + "] " + text + "\n";
+  if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) std::exit(90);
+}
+
+[[noreturn]] void wait_forever() {
+  for (;;) ::pause();
+}
+
+void require(bool ok, const char* what) {
+  if (ok) return;
+  print(std::string("failed: ") + what);
+  std::exit(91);
+}
+
+int variables(const Words& names) {
+  for (const auto& name : names) print(name + "=" + variable(name));
+  return 0;
+}
+
+int show_and_stay(const Words& names) {
+  variables(names);
+  wait_forever();
+}
+
+int arguments(const Words& words) {
+  for (const auto& word : words) print("<" + word + ">");
+  return 0;
+}
+
+int descriptors(const Words&) {
+  std::string open;
+  for (int fd = 0; fd < 1024; ++fd) {
+    std::error_code none;
+    const auto target = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), none);
+    if (!none) open += " " + (fd < 3 ? std::to_string(fd) : target.string().substr(0, target.string().find(':')));
+  }
+  print("open:" + open);
+  return 0;
+}
+
+/// RANK CODE: that rank leaves with that code, the others with 0.
+int leave(const Words& words) { return rank() == std::stoi(words.at(0)) ? std::stoi(words.at(1)) : 0; }
+
+/// RANK CODE: that rank leaves with that code, the others never.
+int leave_alone(const Words& words) {
+  if (rank() == std::stoi(words.at(0))) return std::stoi(words.at(1));
+  wait_forever();
+}
+
+/// RANK SIGNAL: that rank dies of that signal, the others leave with 0.
+int die(const Words& words) {
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  if (rank() == std::stoi(words.at(0))) {
+    const int number = std::stoi(words.at(1));
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
+  return 0;
+}
+
+/// Rank 0 accepts on the socket that it was handed; the others connect. Both sides say which job they belong to.
+/// Returns the connections.
+std::vector<int> connect_ranks() {
+  const auto job = variable("TORCHELASTIC_RUN_ID");
+  char heard[128] = {};
+  std::vector<int> connections;
+  if (rank() == 0) {
+    const int listening = std::stoi(variable("DDP_STORE_FD"));
+    for (int other = 1; other < world_size(); ++other) connections.push_back(::accept(listening, nullptr, nullptr));
+  } else {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT"))));
+    ::inet_pton(AF_INET, variable("MASTER_ADDR").c_str(), &address.sin_addr);
+    connections.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+    require(::connect(connections[0], reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "connect at once");
+  }
+  for (const int connection : connections) {
+    require(::send(connection, job.data(), job.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(job.size()), "send");
+    require(::recv(connection, heard, job.size(), MSG_WAITALL) == static_cast<ssize_t>(job.size()), "receive");
+    require(heard == job, "the other is of this job");
+  }
+  return connections;
+}
+
+int meet(const Words&) {
+  if (rank() == 0) {
+    const int fd = std::stoi(variable("DDP_STORE_FD"));
+    int listening = 0;
+    socklen_t size = sizeof listening;
+    require(::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening, "the socket listens");
+  }
+  connect_ranks();
+  print("met");
+  return 0;
+}
+
+/// Rank 1 is killed once all are connected; the others notice and leave with 1.
+int lose_rank_1(const Words&) {
+  const auto connections = connect_ranks();
+  if (rank() == 1) std::raise(SIGKILL);
+  char byte;
+  const int watched = connections[0];
+  return ::recv(watched, &byte, 1, 0) == 0 ? 1 : 92;
+}
+
+/// Each rank leaves a child that sleeps, tells both ids, and waits. Arguments: signals that both ignore.
+int family(const Words& ignored) {
+  for (const auto& number : ignored) std::signal(std::stoi(number), SIG_IGN);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execlp("sleep", "sleep", "1000", static_cast<char*>(nullptr));
+    std::_Exit(93);
+  }
+  print("pids " + std::to_string(::getpid()) + " " + std::to_string(child));
+  wait_forever();
+}
+
+/// Leaves a child that sleeps, and ends well.
+int leave_child(const Words&) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execlp("sleep", "sleep", "1000", static_cast<char*>(nullptr));
+    std::_Exit(93);
+  }
+  print("pids " + std::to_string(child) + " " + std::to_string(child));
+  return 0;
+}
+
+/// Ends with 0 on SIGTERM, as a program that saves its work does.
+int save_on_term(const Words&) {
+  std::signal(SIGTERM, [](int) { std::_Exit(0); });
+  print("pids " + std::to_string(::getpid()) + " " + std::to_string(::getpid()));
+  wait_forever();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, std::function<int(const Words&)>> actions{
+      {"variables", variables}, {"show_and_stay", show_and_stay}, {"arguments", arguments}, {"descriptors", descriptors},
+      {"leave", leave},         {"leave_alone", leave_alone}, {"die", die},
+      {"meet", meet},           {"lose_rank_1", lose_rank_1}, {"family", family},
+      {"leave_child", leave_child}, {"save_on_term", save_on_term}};
+  ::alarm(50);  // no run of these tests lasts as long; a forgotten one must not stay
+  return actions.at(argv[1])(Words(argv + 2, argv + argc));
+}

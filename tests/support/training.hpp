@@ -1,0 +1,62 @@
+#pragma once
+/// training.hpp: networks, data and the oracle for tests of data-parallel training: one process on the
+/// whole batch in float64.
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace ddp::testing {
+
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
+
+inline std::unique_ptr<torch::optim::Optimizer> sgd_with_momentum(std::vector<at::Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(std::move(parameters), torch::optim::SGDOptions(0.05).momentum(0.9));
+}
+inline std::unique_ptr<torch::optim::Optimizer> adamw(std::vector<at::Tensor> parameters) {
+  return std::make_unique<torch::optim::AdamW>(std::move(parameters), torch::optim::AdamWOptions(0.01));
+}
+
+/// Four layers, [n, 8] to [n, 4]; float64 unless said otherwise. Equal seeds give equal weights.
+struct PerceptronImpl : torch::nn::Module {
+  explicit PerceptronImpl(std::uint64_t seed = 7, torch::Dtype dtype = torch::kDouble) {
+    torch::manual_seed(seed);
+    for (const auto& [in, out] : {std::pair{8, 16}, {16, 12}, {12, 10}, {10, 4}}) {
+      layers.push_back(register_module("layer" + std::to_string(layers.size()), torch::nn::Linear(in, out)));
+    }
+    to(dtype);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (std::size_t i = 0; i < layers.size(); ++i) x = i == 0 ? layers[i](x) : layers[i](torch::tanh(x));
+    return x;
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Perceptron);
+
+/// Inputs [rows, 8] and targets [rows, 4] of one step, the same on every rank.
+struct Batch {
+  torch::Tensor input, target;
+
+  static Batch of_step(std::int64_t step, std::int64_t rows, torch::Dtype dtype = torch::kDouble) {
+    torch::manual_seed(static_cast<std::uint64_t>(1000 + step));
+    return {torch::randn({rows, 8}, torch::kDouble).to(dtype), torch::randn({rows, 4}, torch::kDouble).to(dtype)};
+  }
+  /// The rows of one rank; `rows` must divide evenly.
+  Batch of_rank(int rank, int world_size) const {
+    return {input.chunk(world_size)[rank], target.chunk(world_size)[rank]};
+  }
+};
+
+inline torch::Tensor squared_error(const torch::Tensor& output, const torch::Tensor& target) {
+  return (output - target).pow(2).mean();
+}
+
+/// |a - b| <= tolerance * (|b| + 1), and the same dtype and shape.
+inline bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
+  return a.sizes() == b.sizes() && a.dtype() == b.dtype() && torch::allclose(a, b, tolerance, tolerance);
+}
+
+}  // namespace ddp::testing

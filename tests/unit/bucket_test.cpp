@@ -1,0 +1,87 @@
+#include "reduce/bucket.hpp"
+
+#include <ATen/ScalarOps.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace ddp {
+namespace {
+
+at::Tensor zeroed(std::int64_t bytes) { return torch::zeros({bytes}, torch::kByte); }
+at::Tensor scale(double value) { return at::native::wrapped_scalar_tensor(value); }
+
+TEST(Bucket, LaysSlotsSideBySideAndExtraElementsBehind) {
+  Bucket bucket({torch::ones({2, 3}), torch::ones({4})}, zeroed, 5);
+  bucket.put(0, torch::full({2, 3}, 2.0), scale(0.5));
+  bucket.put(1, torch::full({4}, 6.0), scale(0.5));
+  bucket.extra().fill_(9);
+  EXPECT_TRUE(torch::equal(bucket.flat(), torch::tensor({1., 1., 1., 1., 1., 1., 3., 3., 3., 3., 9., 9., 9., 9., 9.},
+                                                        torch::kFloat)));
+  EXPECT_EQ(bucket.bytes(), 15 * 4);
+}
+
+TEST(Bucket, SaysWhichPutFillsIt) {
+  Bucket bucket({torch::ones({2}), torch::ones({2})}, zeroed);
+  EXPECT_FALSE(bucket.put(1, torch::ones({2}), scale(1)));
+  EXPECT_TRUE(bucket.holds(1));
+  EXPECT_FALSE(bucket.is_full());
+  EXPECT_TRUE(bucket.put(0, torch::ones({2}), scale(1)));
+  EXPECT_TRUE(bucket.is_full());
+  bucket.reset();
+  EXPECT_FALSE(bucket.is_full());
+  EXPECT_FALSE(bucket.holds(1));
+}
+
+TEST(Bucket, ScalesAGradientThatIsItsSlotInPlace) {
+  Bucket bucket({torch::ones({2})}, zeroed);
+  auto gradient = bucket.view(0);
+  gradient.fill_(8);
+  EXPECT_TRUE(bucket.put(0, gradient, scale(0.25)));
+  EXPECT_TRUE(torch::equal(bucket.flat(), torch::full({2}, 2.0)));
+}
+
+TEST(Bucket, CountsSlotsWithoutElementsAsFilled) {
+  Bucket bucket({torch::ones({0, 16}), torch::ones({1})}, zeroed);
+  EXPECT_TRUE(bucket.holds(0));
+  EXPECT_TRUE(bucket.put(1, torch::ones({1}), scale(1)));
+  Bucket empty({torch::ones({0, 16})}, zeroed);
+  EXPECT_TRUE(empty.is_full());
+  EXPECT_EQ(empty.view(0).sizes(), (std::vector<std::int64_t>{0, 16}));
+}
+
+TEST(Bucket, KeepsTheStridesOfDenseParametersAndMakesOthersContiguous) {
+  const auto image = torch::ones({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast);
+  const auto transposed = torch::ones({4, 6}).t();
+  const auto expanded = torch::ones({1, 3}).expand({2, 3});
+  Bucket bucket({image, transposed, expanded}, zeroed);
+  EXPECT_EQ(bucket.view(0).strides(), image.strides());
+  EXPECT_EQ(bucket.view(1).strides(), transposed.strides());
+  EXPECT_EQ(bucket.view(2).strides(), (std::vector<std::int64_t>{3, 1}));
+}
+
+TEST(Bucket, HoldsEveryFloatingAndComplexDtype) {
+  for (const auto dtype : {torch::kHalf, torch::kBFloat16, torch::kFloat, torch::kDouble, torch::kComplexFloat,
+                           torch::kComplexDouble}) {
+    Bucket bucket({torch::ones({3}, dtype)}, zeroed);
+    bucket.put(0, torch::full({3}, 4, dtype), scale(0.5));
+    EXPECT_TRUE(torch::equal(bucket.view(0), torch::full({3}, 2, dtype))) << dtype;
+    EXPECT_EQ(bucket.view(0).scalar_type(), dtype);
+  }
+}
+
+TEST(Bucket, GivesViewsThatCanBeDetachedInPlace) {
+  Bucket bucket({torch::ones({2})}, zeroed);
+  auto gradient = bucket.view(0);
+  EXPECT_FALSE(gradient.is_view());
+  EXPECT_NO_THROW(gradient.detach_());
+}
+
+TEST(Bucket, AcceptsGradientsInOtherLayouts) {
+  Bucket bucket({torch::ones({4, 6})}, zeroed);
+  const auto gradient = torch::arange(24, torch::kFloat).view({6, 4}).t();
+  bucket.put(0, gradient, scale(1));
+  EXPECT_TRUE(torch::equal(bucket.view(0), gradient));
+}
+
+}  // namespace
+}  // namespace ddp
