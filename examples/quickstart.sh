@@ -7,5 +7,12 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 "$root/cmake/bootstrap.sh" release fashion_mnist ddprun
 
 build=$root/build/release
+data=$build/fashion-mnist
+mkdir -p "$data"
+for packed in /usr/share/datasets/fashion-mnist/*.gz; do
+  file=$data/$(basename "$packed" .gz)
+  [[ -e $file ]] || { gunzip -c "$packed" >"$file.part" && mv "$file.part" "$file"; }
+done
+
 echo "-- Training on 2 ranks"
-exec "$build/bin/ddprun" --nproc-per-node 2 "$build/bin/fashion_mnist" "$@"
+exec "$build/bin/ddprun" --nproc-per-node 2 "$build/bin/fashion_mnist" --data "$data" "$@"

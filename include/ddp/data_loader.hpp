@@ -55,8 +55,7 @@ class BatchFeed {
 /// Threads: one; the workers are its own, each with its own copy of the dataset.
 /// Lifetime: iterators hold a pointer to the loader. The destructor waits for batches that are being fetched.
 template <class Dataset>
-class DataLoader
-    : private torch::data::DataLoaderBase<Dataset, typename Dataset::BatchType, std::vector<std::size_t>> {
+class DataLoader : private torch::data::DataLoaderBase<Dataset, typename Dataset::BatchType, std::vector<std::size_t>> {
   using Base = torch::data::DataLoaderBase<Dataset, typename Dataset::BatchType, std::vector<std::size_t>>;
   static_assert(!Dataset::is_stateful, "a DistributedSampler needs a dataset that is read by index");
 

@@ -74,9 +74,9 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   void load(torch::serialize::InputArchive& archive) override { module_->load(archive); }
 
   /// Errors: std::logic_error. Move or convert the module before wrapping it: the buckets are made for it.
-  void to(torch::Device, torch::Dtype, bool) override { refuse_move(); }
-  void to(torch::Dtype, bool) override { refuse_move(); }
-  void to(torch::Device, bool) override { refuse_move(); }
+  void to(torch::Device, torch::Dtype, bool = false) override { refuse_move(); }
+  void to(torch::Dtype, bool = false) override { refuse_move(); }
+  void to(torch::Device, bool = false) override { refuse_move(); }
 
  private:
   [[noreturn]] static void refuse_move() {

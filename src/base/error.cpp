@@ -5,7 +5,8 @@ namespace {
 
 std::string text_of(Origin origin, std::string_view part, std::string_view what, std::string_view remedy) {
   std::string text;
-  if (origin.rank >= 0) text = "rank " + std::to_string(origin.rank) + " of " + std::to_string(origin.world_size) + ": ";
+  if (origin.rank >= 0)
+    text = "rank " + std::to_string(origin.rank) + " of " + std::to_string(origin.world_size) + ": ";
   text.append(part).append(": ").append(what);
   if (!remedy.empty()) text.append("; ").append(remedy);
   return text;

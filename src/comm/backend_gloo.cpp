@@ -1,5 +1,7 @@
 // Gloo's headers are Debian's, its code is LibTorch's: no gloo type is made or derived from here.
+#ifndef USE_C10D_GLOO
 #define USE_C10D_GLOO
+#endif
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -39,8 +39,8 @@ struct Raw {
   std::string shutdown_timeout;
   bool standalone = false;
   bool no_python = false;
-  std::string program;             // named for the help alone:
-  std::vector<std::string> args;   // the command is cut off before the flags are read
+  std::string program;            // named for the help alone:
+  std::vector<std::string> args;  // the command is cut off before the flags are read
 };
 
 void declare(CLI::App& app, Raw& raw) {
@@ -55,7 +55,8 @@ void declare(CLI::App& app, Raw& raw) {
                  "Seconds from SIGTERM to SIGKILL (30 after a signal from outside, 5 after a failed rank)")
       ->type_name("SECONDS");
   app.add_flag("--standalone", raw.standalone, "One machine and any free port, which is what ddprun does anyway");
-  app.add_flag("--no-python,--no_python", raw.no_python, "Accepted as torchrun's; ddprun never starts Python by itself");
+  app.add_flag("--no-python,--no_python", raw.no_python,
+               "Accepted as torchrun's; ddprun never starts Python by itself");
   app.add_option("program", raw.program, "What to run: a path, or a name on the PATH")->type_name("");
   app.add_option("args", raw.args, "Its arguments")->type_name("");
 }
@@ -77,7 +78,8 @@ long whole_number(const std::string& text, const char* flag, long most) {
   const bool digits = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos;
   const long value = digits ? std::stol(text) : 0;
   if (value < 1 || value > most) {
-    throw wrong(std::string(flag) + " must be a whole number from 1 to " + std::to_string(most) + ", not \"" + text + "\"");
+    throw wrong(std::string(flag) + " must be a whole number from 1 to " + std::to_string(most) + ", not \"" + text +
+                "\"");
   }
   return value;
 }

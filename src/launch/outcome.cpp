@@ -5,19 +5,27 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <tuple>
 
+#include "base/exit_code.hpp"
 #include "launch/signals.hpp"
 
 namespace ddp::launch {
 namespace {
 
-bool ended_by_us(const Outcome& outcome) { return WIFSIGNALED(outcome.status) && WTERMSIG(outcome.status) == outcome.sent; }
+bool ended_by_us(const Outcome& outcome) {
+  return WIFSIGNALED(outcome.status) && WTERMSIG(outcome.status) == outcome.sent;
+}
 
-/// Smaller: rather the cause.
-auto order(const Outcome& outcome) {
-  const int kind = WIFSIGNALED(outcome.status) ? 0 : WEXITSTATUS(outcome.status) != 1 ? 1 : 2;
-  return std::tuple(outcome.sent != 0, outcome.round, kind, outcome.rank);
+bool only_lost_a_peer(const Outcome& outcome) {
+  return WIFEXITED(outcome.status) && WEXITSTATUS(outcome.status) == kLostPeerExitCode;
+}
+
+/// Smaller: rather the cause than an echo of it.
+int suspicion(const Outcome& outcome) {
+  if (WIFSIGNALED(outcome.status)) return WTERMSIG(outcome.status) == SIGABRT ? 2 : 0;
+  return WEXITSTATUS(outcome.status) == 1 ? 2 : 1;
 }
 
 std::string seconds(std::chrono::milliseconds time) {
@@ -32,12 +40,13 @@ std::string how(const Outcome& outcome) {
   std::string text = "killed by " + signal_name(signal) + " (signal " + std::to_string(signal) + ")";
   if (WCOREDUMP(outcome.status)) text += ", core dumped";
   if (ended_by_us(outcome)) return text + ", sent by ddprun";
-  if (signal == SIGKILL) text += ", not by ddprun: perhaps out of memory (see dmesg)";
+  if (signal == SIGKILL) text += ", not by ddprun; perhaps out of memory (see dmesg)";
   return text;
 }
 
 std::string role(const Outcome& outcome) {
   if (!outcome.failed() || ended_by_us(outcome)) return "";
+  if (only_lost_a_peer(outcome)) return ", because it lost a peer";
   if (outcome.sent != 0) return ", after ddprun had sent " + signal_name(outcome.sent);
   return WIFSIGNALED(outcome.status) ? ", on its own" : ", most likely because of the first";
 }
@@ -47,6 +56,15 @@ std::string role(const Outcome& outcome) {
 int Outcome::exit_code() const { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 const Outcome* first_failure(const std::vector<Outcome>& outcomes) {
+  constexpr std::chrono::milliseconds kTogether{100};
+  std::optional<std::chrono::milliseconds> earliest;
+  for (const auto& outcome : outcomes) {
+    if (!earliest && outcome.failed() && outcome.sent == 0 && !only_lost_a_peer(outcome)) earliest = outcome.after;
+  }
+  const auto order = [&](const Outcome& outcome) {
+    const bool late = earliest && outcome.after > *earliest + kTogether;
+    return std::tuple(outcome.sent != 0, only_lost_a_peer(outcome), late, suspicion(outcome));
+  };
   const Outcome* first = nullptr;
   for (const auto& outcome : outcomes) {
     if (outcome.failed() && (!first || order(outcome) < order(*first))) first = &outcome;

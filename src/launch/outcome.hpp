@@ -12,7 +12,6 @@ struct Outcome {
   int rank = 0;
   int status = 0;                      ///< as from waitpid()
   int sent = 0;                        ///< the last signal that ddprun had sent it, 0 for none
-  int round = 0;                       ///< ranks with the same number were found ended together
   std::chrono::milliseconds after{0};  ///< since the start
 
   bool failed() const { return status != 0; }
@@ -20,8 +19,10 @@ struct Outcome {
   int exit_code() const;
 };
 
-/// The one that counts: it failed on its own before ddprun interfered, and first; where several were found ended
-/// together, one that a signal ended, then one with a code of its own (1 is what an echo gives too). Null: none failed.
+/// The one that counts, of `outcomes` in order of time: the first that failed before ddprun interfered and that does
+/// not say itself that it only lost a peer (kLostPeerExitCode). A rank that dies may be found dead a moment after the
+/// peers that noticed it, so that of several that failed within 100 ms one counts that a signal ended, then one with
+/// an exit code of its own; 1 and SIGABRT, an exception's, may be echoes. Null: none failed.
 const Outcome* first_failure(const std::vector<Outcome>& outcomes);
 
 /// The lines for the user; none when no rank failed.

@@ -15,7 +15,7 @@ namespace {
 enum class Kind { program, missing, folder, no_permission };
 
 Kind kind_of(const std::string& path) {
-  struct stat found {};
+  struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return errno == EACCES ? Kind::no_permission : Kind::missing;
   if (S_ISDIR(found.st_mode)) return Kind::folder;
   return ::access(path.c_str(), X_OK) == 0 ? Kind::program : Kind::no_permission;

@@ -43,7 +43,8 @@ Variables variables_of(const Job& job, int rank) {
 
 std::string make_job_id() {
   std::uint64_t bits = 0;
-  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) throw std::system_error(errno, std::generic_category(), "getrandom");
+  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits)
+    throw std::system_error(errno, std::generic_category(), "getrandom");
   char text[32];
   std::snprintf(text, sizeof text, "ddprun-%016llx", static_cast<unsigned long long>(bits));
   return text;

@@ -10,14 +10,14 @@ namespace ddp::launch {
 namespace {
 
 bool is_ignored(int signal) {
-  struct sigaction action {};
+  struct sigaction action{};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 }  // namespace
 
 Signals::Signals() {
-  struct sigaction ignore {};
+  struct sigaction ignore{};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &ignore, &pipe_before_);
   std::signal(SIGCHLD, SIG_DFL);  // a parent that ignored it would have our children vanish unseen

@@ -81,7 +81,6 @@ void Supervisor::on_signal(int signal) {
 }
 
 void Supervisor::reap() {
-  ++round_;
   for (;;) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) break;
@@ -100,7 +99,6 @@ void Supervisor::rank_ended(Group& group, int status) {
   outcomes_.push_back({.rank = group.rank,
                        .status = status,
                        .sent = group.sent,
-                       .round = round_,
                        .after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_)});
   group.state = State::leftovers;
   group.limit = Clock::now() + patience(kPatienceAfterFailure);

@@ -66,7 +66,6 @@ class Supervisor {
   const Clock::time_point start_ = Clock::now();
   std::vector<Group> groups_;
   std::vector<Outcome> outcomes_;
-  int round_ = 0;
   Phase phase_ = Phase::running;
   std::optional<Clock::time_point> deadline_;
 };

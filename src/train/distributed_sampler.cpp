@@ -55,10 +55,10 @@ void check_agreement(ProcessGroup& group, const std::string& settings) {
   const auto all = group.all_gather_bytes(settings, {.label = "sampler settings"});
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
   if (other == all.end()) return;
-  throw ConfigError(group.origin(), "sampler",
-                    "rank 0 has (" + all[0] + ") but rank " + std::to_string(other - all.begin()) + " has (" + *other +
-                        ")",
-                    "give every rank the same, above all the same seed");
+  throw ConfigError(
+      group.origin(), "sampler",
+      "rank 0 has (" + all[0] + ") but rank " + std::to_string(other - all.begin()) + " has (" + *other + ")",
+      "give every rank the same, above all the same seed");
 }
 
 /// The epoch's order of the whole dataset, as Python's torch.Generator and torch.randperm make it: int64 [size].

@@ -36,8 +36,10 @@ std::string progress_line(std::size_t done, std::size_t total, std::chrono::dura
   const auto rate = static_cast<double>(done) / elapsed.count();
   std::snprintf(text, sizeof text, rate < 100 ? " %.3g/s" : " %.0f/s", rate);
   line += text;
-  if (done < total) line += " " + hours_minutes_seconds(static_cast<double>(total - done) / rate) + " left";
-  else line += " in " + hours_minutes_seconds(elapsed.count());
+  if (done < total)
+    line += " " + hours_minutes_seconds(static_cast<double>(total - done) / rate) + " left";
+  else
+    line += " in " + hours_minutes_seconds(elapsed.count());
   return line.substr(0, 79);
 }
 

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -48,9 +47,12 @@ Words lines_with(const std::string& text, const std::string& word) {
 /// What the probe's "pids A B" lines name.
 std::vector<ProcessHandle> announced(const std::string& text) {
   std::vector<ProcessHandle> processes;
-  static const std::regex pids("pids (\\d+) (\\d+)");
-  for (std::sregex_iterator match(text.begin(), text.end(), pids), end; match != end; ++match) {
-    for (const int i : {1, 2}) processes.emplace_back(std::stoi((*match)[static_cast<std::size_t>(i)]));
+  for (auto at = text.find("pids "); at != std::string::npos; at = text.find("pids ", at + 1)) {
+    std::istringstream pids(text.substr(at + 5));
+    pid_t rank = 0, child = 0;
+    pids >> rank >> child;
+    processes.emplace_back(rank);
+    processes.emplace_back(child);
   }
   return processes;
 }
@@ -193,7 +195,8 @@ TEST(Ddprun, RanksThatStayAfterAFailureAreEndedAfterAGraceTime) {
 }
 
 TEST(Ddprun, NothingIsSaidAboutSuccess) {
-  auto job = ddprun({"--nproc-per-node", "2", RANK_PROBE, "leave", "0", "0"}, [] { setenv("OMP_NUM_THREADS", "1", 1); });
+  auto job =
+      ddprun({"--nproc-per-node", "2", RANK_PROBE, "leave", "0", "0"}, [] { setenv("OMP_NUM_THREADS", "1", 1); });
   EXPECT_EQ(job.finish(), 0);
   EXPECT_EQ(job.text(), "");
 }
@@ -212,9 +215,8 @@ TEST_P(DdprunStopped, TakesRanksAndTheirChildrenAlong) {
   EXPECT_EQ(job.finish(), expected) << job.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(By, DdprunStopped, testing::Values(SIGINT, SIGTERM, SIGHUP, SIGKILL), [](const auto& param) {
-  return std::string("SIG") + sigabbrev_np(param.param);
-});
+INSTANTIATE_TEST_SUITE_P(By, DdprunStopped, testing::Values(SIGINT, SIGTERM, SIGHUP, SIGKILL),
+                         [](const auto& param) { return std::string("SIG") + sigabbrev_np(param.param); });
 
 TEST(Ddprun, WhatARankLeavesRunningEndsWithIt) {
   auto job = ranks(2, {"leave_child"});

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -132,9 +133,10 @@ int meet(const Words&) {
 int lose_rank_1(const Words&) {
   const auto connections = connect_ranks();
   if (rank() == 1) std::raise(SIGKILL);
-  char byte;
-  const int watched = connections[0];
-  return ::recv(watched, &byte, 1, 0) == 0 ? 1 : 92;
+  std::vector<pollfd> watched;
+  for (const int connection : connections) watched.push_back({connection, POLLIN, 0});
+  ::poll(watched.data(), watched.size(), -1);
+  return 1;
 }
 
 /// Each rank leaves a child that sleeps, tells both ids, and waits. Arguments: signals that both ignore.
@@ -170,11 +172,18 @@ int save_on_term(const Words&) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string, std::function<int(const Words&)>> actions{
-      {"variables", variables}, {"show_and_stay", show_and_stay}, {"arguments", arguments}, {"descriptors", descriptors},
-      {"leave", leave},         {"leave_alone", leave_alone}, {"die", die},
-      {"meet", meet},           {"lose_rank_1", lose_rank_1}, {"family", family},
-      {"leave_child", leave_child}, {"save_on_term", save_on_term}};
+  const std::map<std::string, std::function<int(const Words&)>> actions{{"variables", variables},
+                                                                        {"show_and_stay", show_and_stay},
+                                                                        {"arguments", arguments},
+                                                                        {"descriptors", descriptors},
+                                                                        {"leave", leave},
+                                                                        {"leave_alone", leave_alone},
+                                                                        {"die", die},
+                                                                        {"meet", meet},
+                                                                        {"lose_rank_1", lose_rank_1},
+                                                                        {"family", family},
+                                                                        {"leave_child", leave_child},
+                                                                        {"save_on_term", save_on_term}};
   ::alarm(50);  // no run of these tests lasts as long; a forgotten one must not stay
   return actions.at(argv[1])(Words(argv + 2, argv + argc));
 }

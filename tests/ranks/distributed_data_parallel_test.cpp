@@ -47,7 +47,7 @@ void expect_equal_to_one_process(int world, const MakeOptimizer& make_optimizer,
 
 class DistributedDataParallelOnRanks : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DistributedDataParallelOnRanks, ::testing::Values(1, 2, 3, 4),
-                         [](const auto& info) { return "Of" + std::to_string(info.param); });
+                         [](const auto& world) { return "Of" + std::to_string(world.param); });
 
 TEST_P(DistributedDataParallelOnRanks, EqualsOneProcessWithMomentum) {
   expect_equal_to_one_process(GetParam(), sgd_with_momentum);

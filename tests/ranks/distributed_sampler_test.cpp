@@ -1,6 +1,7 @@
 #include "ddp/distributed_sampler.hpp"
 
 #include <gtest/gtest.h>
+#include <torch/data/datasets/base.h>
 #include <torch/utils.h>
 
 #include <set>
@@ -13,8 +14,8 @@
 namespace ddp {
 namespace {
 
-using ::ddp::testing::run_ranks;
 using ::ddp::testing::contains;
+using ::ddp::testing::run_ranks;
 
 std::string refusal_of(std::size_t size, ProcessGroup& group, const DistributedSamplerOptions& options) {
   try {

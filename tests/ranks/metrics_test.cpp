@@ -15,9 +15,9 @@
 namespace ddp {
 namespace {
 
+using ::ddp::testing::contains;
 using ::ddp::testing::run_ranks;
 using ::ddp::testing::same_on_all_ranks;
-using ::ddp::testing::contains;
 using Group = std::shared_ptr<ProcessGroup>;
 
 TEST(Mean, AveragesTheRanksNumbersInDoublePrecision) {
@@ -97,9 +97,9 @@ TEST(GatherPredictions, CountsAWrongPaddingNeverAndTheSampleItselfOnce) {
 TEST(GatherPredictions, KeepsEveryDtypeToTheBit) {
   run_ranks(2, [](const Group& group) {
     const DistributedSampler sampler(5, *group);
-    for (const auto dtype : {torch::kBool, torch::kByte, torch::kShort, torch::kLong, torch::kHalf, torch::kBFloat16,
-                             torch::kFloat, torch::kDouble, torch::kComplexDouble, torch::kFloat8_e4m3fn,
-                             torch::kUInt16}) {
+    for (const auto dtype :
+         {torch::kBool, torch::kByte, torch::kShort, torch::kLong, torch::kHalf, torch::kBFloat16, torch::kFloat,
+          torch::kDouble, torch::kComplexDouble, torch::kFloat8_e4m3fn, torch::kUInt16}) {
       const auto gathered = gather_predictions(answers(sampler.indices()).to(dtype), sampler, *group);
       EXPECT_EQ(gathered.scalar_type(), dtype);
       EXPECT_TRUE(gathered.view(torch::kByte).equal(all_answers(5).to(dtype).view(torch::kByte))) << dtype;
@@ -153,10 +153,14 @@ TEST(GatherPredictions, RefusesOnEveryRankWhatDoesNotFitOnOne) {
   run_ranks(3, [](const Group& group) {
     const DistributedSampler sampler(10, *group);
     const bool odd_one = group->rank() == 1;
-    EXPECT_TRUE(contains(refusal_of(torch::ones({odd_one ? 3 : 4}), sampler, *group), "rank 1: it has predictions for 3 samples of 4"));
-    EXPECT_TRUE(contains(refusal_of(odd_one ? torch::ones({}) : torch::ones({4}), sampler, *group), "rank 1: its predictions have no first dimension"));
-    EXPECT_TRUE(contains(refusal_of(torch::ones({4, odd_one ? 2 : 3}), sampler, *group), "ranks 0 and 1 have predictions of different dtypes or shapes"));
-    EXPECT_TRUE(contains(refusal_of(torch::ones({4}, odd_one ? torch::kDouble : torch::kFloat), sampler, *group), "ranks 0 and 1"));
+    EXPECT_TRUE(contains(refusal_of(torch::ones({odd_one ? 3 : 4}), sampler, *group),
+                         "rank 1: it has predictions for 3 samples of 4"));
+    EXPECT_TRUE(contains(refusal_of(odd_one ? torch::ones({}) : torch::ones({4}), sampler, *group),
+                         "rank 1: its predictions have no first dimension"));
+    EXPECT_TRUE(contains(refusal_of(torch::ones({4, odd_one ? 2 : 3}), sampler, *group),
+                         "ranks 0 and 1 have predictions of different dtypes or shapes"));
+    EXPECT_TRUE(contains(refusal_of(torch::ones({4}, odd_one ? torch::kDouble : torch::kFloat), sampler, *group),
+                         "ranks 0 and 1"));
     EXPECT_EQ(refusal_of(torch::ones({4}), sampler, *group), "no std::logic_error");
   });
 }

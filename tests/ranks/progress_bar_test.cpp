@@ -11,7 +11,9 @@ namespace {
 TEST(ProgressBarRanks, IsDrawnByRankZeroAlone) {
   ::ddp::testing::run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     ::ddp::testing::Terminal terminal;
-    { ProgressBar(5, *group, {.descriptor = terminal.descriptor()}).advance(); }
+    {
+      ProgressBar(5, *group, {.descriptor = terminal.descriptor()}).advance();
+    }
     EXPECT_EQ(terminal.text().empty(), group->rank() != 0);
   });
 }

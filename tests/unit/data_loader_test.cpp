@@ -190,8 +190,7 @@ struct Points : torch::data::datasets::Dataset<Points> {
 
 TEST_P(DataLoaderTest, StacksExamplesOfAMappedDataset) {
   auto sampler = sampler_of(10);
-  const auto loader =
-      make_data_loader(Points().map(torch::data::transforms::Stack<>()), sampler, options(5));
+  const auto loader = make_data_loader(Points().map(torch::data::transforms::Stack<>()), sampler, options(5));
   std::size_t batches = 0;
   for (auto& batch : *loader) {
     ++batches;

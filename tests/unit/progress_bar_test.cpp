@@ -79,7 +79,9 @@ TEST(ProgressBar, IsSilentAfterFinish) {
 TEST(ProgressBar, IsSilentWhereThereIsNoTerminal) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
-  { ProgressBar(3, 0, {.descriptor = ends[1], .interval = 0ms}).advance(); }
+  {
+    ProgressBar(3, 0, {.descriptor = ends[1], .interval = 0ms}).advance();
+  }
   ::close(ends[1]);
   char byte = 0;
   EXPECT_EQ(::read(ends[0], &byte, 1), 0) << "something was drawn";
@@ -88,7 +90,9 @@ TEST(ProgressBar, IsSilentWhereThereIsNoTerminal) {
 
 TEST(ProgressBar, IsSilentOnOtherRanks) {
   ::ddp::testing::Terminal terminal;
-  { ProgressBar(3, 1, {.descriptor = terminal.descriptor(), .interval = 0ms}).advance(); }
+  {
+    ProgressBar(3, 1, {.descriptor = terminal.descriptor(), .interval = 0ms}).advance();
+  }
   EXPECT_EQ(terminal.text(), "");
 }
 

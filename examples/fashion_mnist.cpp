@@ -1,0 +1,108 @@
+/// fashion_mnist.cpp: trains a small convolutional network on Fashion-MNIST, on as many ranks as the launcher starts.
+///
+///   fashion_mnist [--data FOLDER] [--epochs N] [--resume]
+///
+/// FOLDER holds the unpacked idx files (quickstart.sh puts them there). Each epoch ends with a checkpoint, run.pt;
+/// --resume goes on from it. Starts alone, under ddprun, torchrun --no-python, mpirun, srun or a shell loop.
+
+#include <ddp/ddp.hpp>
+#include <torch/torch.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace F = torch::nn::functional;
+using torch::data::datasets::MNIST;  // Fashion-MNIST comes in the same files
+using torch::data::transforms::Stack;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    register_module("conv1", conv1);
+    register_module("conv2", conv2);
+    register_module("hidden", hidden);
+    register_module("output", output);
+  }
+
+  /// [batch, 1, 28, 28] to [batch, 10]
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::max_pool2d(torch::relu(conv1(x)), 2);
+    x = torch::max_pool2d(torch::relu(conv2(x)), 2);
+    return output(torch::relu(hidden(x.flatten(1))));
+  }
+
+  torch::nn::Conv2d conv1{torch::nn::Conv2dOptions(1, 16, 5)};
+  torch::nn::Conv2d conv2{torch::nn::Conv2dOptions(16, 32, 5)};
+  torch::nn::Linear hidden{32 * 4 * 4, 128};
+  torch::nn::Linear output{128, 10};
+};
+TORCH_MODULE(Net);
+
+struct Arguments {
+  std::string data = "fashion-mnist";
+  std::int64_t epochs = 3;
+  bool resume = false;
+
+  Arguments(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string name = argv[i];
+      if (name == "--resume") resume = true;
+      else if (name == "--data" && i + 1 < argc) data = argv[++i];
+      else if (name == "--epochs" && i + 1 < argc) epochs = std::stoll(argv[++i]);
+      else throw std::invalid_argument("usage: fashion_mnist [--data FOLDER] [--epochs N] [--resume]");
+    }
+  }
+};
+
+using Model = ddp::DistributedDataParallel<NetImpl>;
+
+/// The share of the test images, each counted once, that the model classifies rightly.
+double test_accuracy(Model& model, const std::string& path, ddp::ProcessGroup& group) {
+  const torch::NoGradGuard no_grad;
+  MNIST test(path, MNIST::Mode::kTest);
+  const auto targets = test.targets().to(group.device());
+  ddp::DistributedSampler sampler(*test.size(), group, {.shuffle = false});
+  auto loader = ddp::make_data_loader(test.map(Stack<>()), sampler, torch::data::DataLoaderOptions(500));
+
+  model->eval();
+  std::vector<torch::Tensor> predictions;
+  for (auto& batch : *loader) predictions.push_back(model(batch.data.to(group.device())).argmax(1));
+  model->train();
+  return (ddp::gather_predictions(torch::cat(predictions), sampler, group) == targets).to(torch::kDouble).mean().item<double>();
+}
+
+int main(int argc, char** argv) {
+  return ddp::run([&] {
+    const Arguments arguments(argc, argv);
+    auto group = ddp::init_process_group();
+    ddp::seed_all(42, *group);
+
+    Net net;
+    net->to(group->device());
+    Model model(net, group);
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+
+    auto data = MNIST(arguments.data).map(Stack<>());
+    ddp::DistributedSampler sampler(*data.size(), *group, {.seed = 42, .drop_last = true});
+    auto loader = ddp::make_data_loader(std::move(data), sampler, torch::data::DataLoaderOptions(64));
+
+    ddp::Checkpoint checkpoint("run.pt", model, optimizer, sampler);
+    auto epoch = arguments.resume ? checkpoint.load_or_start().epoch : 0;
+    for (; epoch < arguments.epochs; ++epoch) {
+      sampler.set_epoch(epoch);
+      ddp::ProgressBar bar(loader->batches(), *group);
+      for (auto& batch : *loader) {
+        optimizer.zero_grad();
+        auto loss = F::cross_entropy(model(batch.data.to(group->device())), batch.target.to(group->device()));
+        loss.backward();
+        optimizer.step();
+        bar.advance();
+        if (loader->step() % 50 == 0) {
+          ddp::log::info("epoch {} step {} loss {:.4f}", epoch, loader->step(), ddp::mean(loss, *group));
+        }
+      }
+      bar.finish();
+      checkpoint.save({.epoch = epoch + 1});
+    }
+    ddp::log::info("accuracy on the 10,000 test images: {:.2f} %", 100 * test_accuracy(model, arguments.data, *group));
+  });
+}

@@ -1,0 +1,64 @@
+// What data-parallel training costs in memory.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "ddp/distributed_data_parallel.hpp"
+#include "support/ranks.hpp"
+#include "support/training.hpp"
+
+namespace ddp {
+namespace {
+
+using namespace ddp::testing;
+
+constexpr std::int64_t kParameters = 50, kElements = 1 << 20;  // 200 MiB of float32
+
+struct LargeImpl : torch::nn::Module {
+  LargeImpl() {
+    for (int i = 0; i < kParameters; ++i)
+      weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({kElements})));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    auto sum = x;
+    for (const auto& weight : weights) sum = sum + weight.sum() * x;
+    return sum;
+  }
+  std::vector<torch::Tensor> weights;
+};
+
+std::int64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:") {
+      std::int64_t kibibytes = 0;
+      status >> kibibytes;
+      return kibibytes * 1024;
+    }
+  return -1;
+}
+
+double peak_in_gradients(const std::shared_ptr<ProcessGroup>& group, bool views) {
+  const auto net = std::make_shared<LargeImpl>();
+  const auto before = peak_bytes();
+  DistributedDataParallel model(net, group, {.gradient_as_bucket_view = views});
+  for (int step = 0; step < 3; ++step) {
+    net->zero_grad();
+    model(torch::full({}, 1.0 + group->rank())).backward();
+    EXPECT_EQ(net->weights[0].grad()[0].item<float>(), 1.5F);
+  }
+  return static_cast<double>(peak_bytes() - before) / static_cast<double>(kParameters * kElements * 4);
+}
+
+TEST(Memory, OfGradientsIsHeldOnceWithViewsAndTwiceWithout) {  // R33
+  run_ranks(2, [](const auto& group) { EXPECT_LE(peak_in_gradients(group, true), 1.1); });
+  run_ranks(2, [](const auto& group) {
+    const auto peak = peak_in_gradients(group, false);
+    EXPECT_LE(peak, 2.1);
+    EXPECT_GE(peak, 1.9);
+  });
+}
+
+}  // namespace
+}  // namespace ddp
