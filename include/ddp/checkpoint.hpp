@@ -74,14 +74,19 @@ class Checkpoint {
  private:
   template <class Model>
   static std::shared_ptr<torch::nn::Module> module_of(const Model& model) {
-    if constexpr (requires { model->group(); }) return model->module();
-    else if constexpr (requires { model.ptr(); }) return model.ptr();
-    else return model;
+    if constexpr (requires { model->group(); })
+      return model->module();
+    else if constexpr (requires { model.ptr(); })
+      return model.ptr();
+    else
+      return model;
   }
   template <class Model>
   static std::shared_ptr<ProcessGroup> group_of(const Model& model) {
-    if constexpr (requires { model->group(); }) return model->group();
-    else return nullptr;
+    if constexpr (requires { model->group(); })
+      return model->group();
+    else
+      return nullptr;
   }
 
   struct Impl;

@@ -29,8 +29,8 @@ struct Environment {
   /// them. Without LOCAL_RANK it is certain for a loopback MASTER_ADDR (local_rank = rank; but
   /// not on rank 0 inside Kubernetes, whose master pod may call itself localhost).
   bool local_rank_known = true;
-  int local_world_size = 1;  ///< processes on this host; 0 where nobody said it
-  int node_rank = 0;         ///< of this host; where nobody said it, by the rank's place
+  int local_world_size = 1;    ///< processes on this host; 0 where nobody said it
+  int node_rank = 0;           ///< of this host; where nobody said it, by the rank's place
   std::string master_address;  ///< host of rank 0; empty in a world of one that names none
   std::uint16_t master_port = 0;
   int restart_count = 0;

@@ -46,8 +46,18 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
     }
     ::close(descriptor);
   }
-  const bool loopback = found.starts_with("127.") || found == "::1";
-  return loopback ? std::string() : found;
+  return found;
+}
+
+bool is_loopback(std::string_view address) {
+  return address.starts_with("127.") || address == "::1" || address == "localhost";
+}
+
+// Empty: the address of this host's name.
+std::string own_address(const Environment& environment) {
+  if (environment.single_host() || is_loopback(environment.master_address)) return "127.0.0.1";
+  const auto address = address_towards(environment.master_address, environment.master_port);
+  return is_loopback(address) ? std::string() : address;  // of no use to the other hosts
 }
 
 void add_devices(ProcessGroupGloo::Options& options, const Environment& environment) {
@@ -59,9 +69,7 @@ void add_devices(ProcessGroupGloo::Options& options, const Environment& environm
     }
     return;
   }
-  const auto address = environment.single_host()
-                           ? std::string("127.0.0.1")
-                           : address_towards(environment.master_address, environment.master_port);
+  const auto address = own_address(environment);
   log::detail(log::Subsystem::init, "gloo: address {}", address.empty() ? "of this host's name" : address);
   options.devices.push_back(address.empty() ? ProcessGroupGloo::createDefaultDevice(false)
                                             : ProcessGroupGloo::createDeviceForHostname(address, false));

@@ -71,7 +71,8 @@ Environment from_torchrun(const Variables& variables) {
     reject_environment("MASTER_ADDR is missing for " + rank, "set it to the host of rank 0 (127.0.0.1 on one host)");
   }
   if (environment.world_size > 1 && !port) {
-    reject_environment("MASTER_PORT is missing for " + rank, "set it to a free port of the host of rank 0, such as 29500");
+    reject_environment("MASTER_PORT is missing for " + rank,
+                       "set it to a free port of the host of rank 0, such as 29500");
   }
   environment.master_address = host.value_or("");
   environment.master_port = port.value_or(0);
@@ -116,8 +117,9 @@ Environment from_open_mpi(const Variables& variables) {
   const auto host = variables.host("MASTER_ADDR");
   const auto port = port_variable(variables);
   if (environment.world_size > 1 && !host && !environment.single_host()) {
-    reject_environment("MASTER_ADDR is missing: the ranks are on several hosts, and mpirun does not say which one rank 0 has",
-                       "start with mpirun -x MASTER_ADDR=HOST_OF_RANK_0");
+    reject_environment(
+        "MASTER_ADDR is missing: the ranks are on several hosts, and mpirun does not say which one rank 0 has",
+        "start with mpirun -x MASTER_ADDR=HOST_OF_RANK_0");
   }
   if (environment.world_size > 1 && !port && !job) {
     reject_environment("MASTER_PORT is missing: this mpirun gives no job id to derive a port from",
@@ -185,13 +187,16 @@ Environment from_slurm(const Variables& variables) {
   environment.restart_count = variables.integer("SLURM_RESTART_COUNT", 0).value_or(0);
 
   const auto job = variables.number(step_or_job(variables, "SLURM_JOB_ID", "SLURM_JOBID"), 0, largest_id);
-  const auto step = variables.number(step_or_job(variables, "SLURM_STEP_ID", "SLURM_STEPID"), 0, largest_id).value_or(0);
+  const auto step =
+      variables.number(step_or_job(variables, "SLURM_STEP_ID", "SLURM_STEPID"), 0, largest_id).value_or(0);
   if (job) environment.job_id = "slurm-" + std::to_string(*job) + "." + std::to_string(step);
   const auto host = variables.host("MASTER_ADDR");
   const auto port = port_variable(variables);
-  if (!port && !job) reject_environment("SLURM_JOB_ID is missing", "set MASTER_PORT to a free port of the host of rank 0");
+  if (!port && !job)
+    reject_environment("SLURM_JOB_ID is missing", "set MASTER_PORT to a free port of the host of rank 0");
   environment.master_address = host ? *host : environment.single_host() ? "127.0.0.1" : slurm_first_host(variables);
-  environment.master_port = port ? *port : slurm_port(static_cast<std::uint64_t>(*job), static_cast<std::uint64_t>(step));
+  environment.master_port =
+      port ? *port : slurm_port(static_cast<std::uint64_t>(*job), static_cast<std::uint64_t>(step));
   return environment;
 }
 
@@ -199,8 +204,9 @@ Environment from_slurm(const Variables& variables) {
 void refuse_other_launchers(const Variables& variables) {
   const auto size = variables.integer("PMI_SIZE", 1);
   if (size.value_or(1) == 1) return;
-  variables.reject("PMI_SIZE", "comes from a launcher whose variables are not read (MPICH, Intel MPI)",
-                   "set RANK=$PMI_RANK, WORLD_SIZE=$PMI_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for each process");
+  variables.reject(
+      "PMI_SIZE", "comes from a launcher whose variables are not read (MPICH, Intel MPI)",
+      "set RANK=$PMI_RANK, WORLD_SIZE=$PMI_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for each process");
 }
 
 }  // namespace

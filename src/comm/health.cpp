@@ -25,7 +25,7 @@ void Health::peer_failed(const Failure& failure) {
   Breakage breakage{Breakage::Kind::peer_raised, failure.rank, failure.text};
   if (failure.kind == Failure::Kind::lost) {
     breakage.kind = Breakage::Kind::peer_lost;
-    breakage.text = "died (connection closed without goodbye)";
+    breakage.text = "died (" + failure.text + ')';
   }
   break_with(std::move(breakage));
 }

@@ -70,6 +70,12 @@ class Health {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [&] { return done() || find_obstacle(number).has_value(); });
   }
+  /// The same for `limit`, whatever the obstacles.
+  template <class Done>
+  void wait_despite_obstacles(std::chrono::milliseconds limit, Done done) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, limit, done);
+  }
 
  private:
   std::optional<Breakage> find_obstacle(std::uint64_t number) const;

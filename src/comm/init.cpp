@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string>
@@ -48,12 +49,14 @@ std::chrono::milliseconds timeout_of(const ProcessGroupOptions& options) {
 }
 
 // Ranks on one host share its cores: LibTorch's default would give each rank all of them.
-void share_cores(const Environment& environment) {
-  if (environment.local_world_size <= 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+void share_cores(const std::vector<comm::Arrival>& arrivals, int rank) {
+  const auto& host = arrivals[static_cast<std::size_t>(rank)].host;
+  const auto here = std::count_if(arrivals.begin(), arrivals.end(), [&](const auto& one) { return one.host == host; });
+  if (here <= 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  at::set_num_threads(std::max(1, CPU_COUNT(&allowed) / environment.local_world_size));
+  at::set_num_threads(std::max(1, CPU_COUNT(&allowed) / static_cast<int>(here)));
 }
 
 void introduce(const Environment& environment, const std::string& host) {
@@ -90,13 +93,13 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   impl->timeout = timeout_of(options);
   impl->backend_name = comm::choose_backend(options.backend, impl->environment);
   introduce(impl->environment, {});
-  share_cores(impl->environment);
   if (impl->environment.world_size == 1) {
     impl->backend_name = "none";
     impl->session = comm::Session::alone(impl->environment);
   } else {
     connect(*impl, options);
   }
+  share_cores(impl->session->arrivals(), impl->environment.rank);
   comm::log_summary(impl->session->arrivals(), impl->backend_name);
   return std::make_shared<ProcessGroup>(std::move(impl));
 }

@@ -49,6 +49,13 @@ void RollCall::arrive(const Arrival& self) {
   store_->set(key_of(index), packed(self));
 }
 
+void RollCall::give_up() const {
+  store_->add("refusals", 1);
+  const auto deadline = Clock::now() + kCourtesy;
+  while (environment_.rank == 0 && store_->add("refusals", 0) < store_->add("arrivals", 0) && Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
                                             const std::function<void(const Arrival&)>& on_arrival,
                                             const std::function<void()>& poll) {
@@ -57,11 +64,17 @@ std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
   auto pause = std::chrono::milliseconds(1);
   const auto world = static_cast<std::size_t>(environment_.world_size);
   while (here_.size() < world) {
-    poll();
     if (see_next()) {
       on_arrival(unpacked(store_->get_to_str(key_of(seen_))));
       pause = std::chrono::milliseconds(1);
       continue;
+    }
+    try {
+      poll();
+    } catch (...) {
+      while (see_next()) {  // if another rank gave up over a contradiction, this one can see it for itself
+      }
+      throw;
     }
     if (Clock::now() - start > timeout) {
       throw TimeoutError({environment_.rank, environment_.world_size}, kPart,
@@ -110,16 +123,7 @@ void RollCall::check(const Arrival& arrival) const {
 }
 
 void RollCall::refuse(const std::string& what, const std::string& remedy) const {
-  let_all_see();
   throw ConfigError({environment_.rank, environment_.world_size}, kPart, what, remedy);
-}
-
-// The store ends with rank 0: it stays a moment until all who are here have seen the contradiction too.
-void RollCall::let_all_see() const {
-  store_->add("refusals", 1);
-  const auto deadline = Clock::now() + kCourtesy;
-  while (environment_.rank == 0 && store_->add("refusals", 0) < store_->add("arrivals", 0) && Clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 std::string RollCall::missing() const {

@@ -33,6 +33,10 @@ class RollCall {
   /// Announces this rank to all.
   void arrive(const Arrival& self);
 
+  /// This rank gives up. Rank 0, with whom the store ends, stays a moment until all who are here
+  /// have done so too: they have then seen what is wrong for themselves.
+  void give_up() const;
+
   /// Collective. Returns every rank's arrival, in rank order. `on_arrival` sees each as it comes,
   /// `poll` is called between looks and may throw to end the wait.
   /// Errors: ConfigError on every rank that is here when two ranks contradict each other;
@@ -45,7 +49,6 @@ class RollCall {
   bool see_next();
   void check(const Arrival& arrival) const;
   [[noreturn]] void refuse(const std::string& what, const std::string& remedy) const;
-  void let_all_see() const;
   std::string missing() const;
   std::string present() const;
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "base/exit_code.hpp"
 #include "comm/sessions.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/error.hpp"
@@ -24,14 +25,15 @@ std::string with_rank(const std::string& text) {
   return "rank " + std::to_string(origin.rank) + " of " + std::to_string(origin.world_size) + ": " + text;
 }
 
-// Publishes the exception in flight and prints it.
-void report_current_exception() {
+// Publishes the exception in flight and prints it; returns the exit code.
+int report_current_exception() {
   try {
     throw;
   } catch (const PeerLostError& error) {
     comm::fail_all(error.what());
     const auto peer = error.peer() < 0 ? std::string("another rank") : "rank " + std::to_string(error.peer());
     print(std::string(error.what()) + " (this rank ends because of " + peer + ')');
+    return kLostPeerExitCode;
   } catch (const Error& error) {
     comm::fail_all(error.what());
     print(error.origin().rank >= 0 ? error.what() : with_rank(error.what()));
@@ -40,6 +42,7 @@ void report_current_exception() {
     comm::fail_all(text);
     print(with_rank(text));
   }
+  return 1;
 }
 
 }  // namespace
@@ -49,8 +52,7 @@ int run(const std::function<void()>& body) {
   try {
     body();
   } catch (...) {
-    report_current_exception();
-    code = 1;
+    code = report_current_exception();
   }
   comm::leave_all();
   return code;

@@ -69,9 +69,9 @@ std::shared_ptr<Session> Session::join(const Environment& environment, const std
         },
         [&] { session->throw_if_broken(kPart); });
   } catch (const Error& error) {
+    roll.give_up();
     session->fail(error.what());
     session->leave();
-    session->wait_for_others(std::chrono::seconds(1));  // rank 0's hub has to hand the text on
     throw;
   } catch (const std::exception& error) {
     // The store is gone. If rank 0 said why before it went, that is the reason.

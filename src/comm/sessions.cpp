@@ -36,7 +36,6 @@ std::vector<std::shared_ptr<Session>> current() {
 [[noreturn]] void on_terminate() {
   const auto error = std::current_exception();
   fail_all(error ? text_of(error) : "std::terminate was called");
-  for (const auto& session : current()) session->wait_for_others(kBrokenFarewell);
   if (const auto previous = registry().previous) previous();
   std::abort();
 }

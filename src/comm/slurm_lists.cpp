@@ -7,8 +7,8 @@
 namespace ddp::comm {
 namespace {
 
-constexpr std::size_t kMaxHost = 253;     // of a name in the DNS
-constexpr int kMaxTasks = 1 << 20;        // a node's tasks, or equal nodes in a row: beyond any machine
+constexpr std::size_t kMaxHost = 253;  // of a name in the DNS
+constexpr int kMaxTasks = 1 << 20;     // a node's tasks, or equal nodes in a row: beyond any machine
 
 bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
 

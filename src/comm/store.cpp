@@ -53,6 +53,13 @@ std::string try_to_connect(const std::string& host, std::uint16_t port) {
   return reason;
 }
 
+TimeoutError nobody_serves(const Environment& environment, const std::string& reason, std::chrono::milliseconds after) {
+  return {origin_of(environment), kPart,
+          "rank 0 does not serve the store at " + meeting_place(environment, {}) + " (" + reason + ") after " +
+              in_seconds(after),
+          "is rank 0 running, and do MASTER_ADDR and MASTER_PORT name its host?"};
+}
+
 // c10d's own client sleeps half a second and more between its attempts.
 void wait_for_server(const Environment& environment, std::chrono::milliseconds timeout) {
   const auto start = Clock::now();
@@ -60,15 +67,9 @@ void wait_for_server(const Environment& environment, std::chrono::milliseconds t
   for (auto pause = std::chrono::milliseconds(2);; pause = std::min(pause * 2, std::chrono::milliseconds(50))) {
     const auto reason = try_to_connect(environment.master_address, environment.master_port);
     if (reason.empty()) return;
-    const auto place = meeting_place(environment, {});
-    if (Clock::now() - start > timeout) {
-      throw TimeoutError(origin_of(environment), kPart,
-                         "rank 0 does not serve the store at " + place + " (" + reason + ") after " +
-                             in_seconds(timeout),
-                         "is rank 0 running, and do MASTER_ADDR and MASTER_PORT name its host?");
-    }
+    if (Clock::now() - start > timeout) throw nobody_serves(environment, reason, timeout);
     if (!told && Clock::now() - start > kQuietWait) {
-      log::all.warn("waiting for rank 0 at {} ({})", place, reason);
+      log::all.warn("waiting for rank 0 at {} ({})", meeting_place(environment, {}), reason);
       told = true;
     }
     std::this_thread::sleep_for(pause);
@@ -97,10 +98,12 @@ StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout
 }
 
 StorePtr connect(const Environment& environment, std::chrono::milliseconds timeout) {
+  const auto start = Clock::now();
   wait_for_server(environment, timeout);
   try {
     return c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp_options(environment, timeout));
   } catch (const std::exception& error) {
+    if (Clock::now() - start >= timeout) throw nobody_serves(environment, "it listens, but does not answer", timeout);
     throw CommError(origin_of(environment), kPart,
                     "no store at " + meeting_place(environment, {}) + ": " + text_of(error),
                     "another program may use MASTER_PORT");

@@ -56,7 +56,9 @@ std::optional<int> Variables::integer(const std::string& name, int least) const 
 
 int Variables::required(const std::string& name, int least, std::string_view why) const {
   const auto value = integer(name, least);
-  if (!value) reject_environment(name + " is missing: " + std::string(why), "set it, or start the program with ddprun or torchrun");
+  if (!value)
+    reject_environment(name + " is missing: " + std::string(why),
+                       "set it, or start the program with ddprun or torchrun");
   return *value;
 }
 
@@ -73,7 +75,8 @@ std::optional<std::string> Variables::host(const std::string& name) const {
   const std::string remedy = "give the name or the address of the host of rank 0";
   if (value->empty()) reject(name, "is empty", remedy);
   if (value->size() > 2 && value->front() == '[' && value->back() == ']') value = value->substr(1, value->size() - 2);
-  if (std::count(value->begin(), value->end(), ':') == 1) reject(name, "is no host name", "the port goes into MASTER_PORT");
+  if (std::count(value->begin(), value->end(), ':') == 1)
+    reject(name, "is no host name", "the port goes into MASTER_PORT");
   const bool sane = std::all_of(value->begin(), value->end(), is_host_character) && value->size() < 254;
   if (!sane) reject(name, "is no host name", remedy);
   return value;

@@ -14,11 +14,11 @@
 
 namespace ddp::comm::watch {
 
-inline constexpr std::size_t kMaxText = 64 * 1024;       ///< a failure's text; longer ones are cut with a mark
-inline constexpr std::size_t kMaxStatus = 4 * 1024;      ///< a status line
-inline constexpr std::size_t kMaxBody = kMaxText + 64;   ///< any frame
-inline constexpr std::size_t kMaxToken = 512;            ///< the token of a hello
-inline constexpr std::size_t kMaxName = 256;             ///< "host:pid" of a hello
+inline constexpr std::size_t kMaxText = 64 * 1024;      ///< a failure's text; longer ones are cut with a mark
+inline constexpr std::size_t kMaxStatus = 4 * 1024;     ///< a status line
+inline constexpr std::size_t kMaxBody = kMaxText + 64;  ///< any frame
+inline constexpr std::size_t kMaxToken = 512;           ///< the token of a hello
+inline constexpr std::size_t kMaxName = 256;            ///< "host:pid" of a hello
 
 enum class FrameType : std::uint8_t {
   welcome = 1,  ///< hub: this rank is in

@@ -224,8 +224,7 @@ std::uint16_t WatchHub::port() const { return impl_->server.port(); }
 
 bool WatchHub::wait_all_left(std::chrono::milliseconds limit) {
   std::unique_lock lock(impl_->departed_mutex);
-  return impl_->departed_changed.wait_for(lock, limit,
-                                          [this] { return impl_->departed == impl_->options.world_size; });
+  return impl_->departed_changed.wait_for(lock, limit, [this] { return impl_->departed == impl_->options.world_size; });
 }
 
 }  // namespace ddp::comm

@@ -46,10 +46,12 @@ Frame first_frame(const WatchLink::Options& options, const Descriptor& socket, F
   std::array<char, 4096> buffer;
   for (;;) {
     if (auto frame = frames.next()) return *std::move(frame);
-    if (frames.broken()) fail(options, where(options) + " is another kind of program", "give the job a port of its own");
+    if (frames.broken())
+      fail(options, where(options) + " is another kind of program", "give the job a port of its own");
     pollfd entry{socket.get(), POLLIN, 0};
     poll_until({&entry, 1}, deadline);
-    if (entry.revents == 0) fail(options, where(options) + " accepts connections but does not answer", "is rank 0 stopped?");
+    if (entry.revents == 0)
+      fail(options, where(options) + " accepts connections but does not answer", "is rank 0 stopped?");
     const Transfer transfer = receive_some(socket, buffer);
     if (transfer.over) {
       fail(options, where(options) + " closed the connection during the introduction",

@@ -13,6 +13,10 @@ namespace {
 // a peer that throws has to unwind before it can say so; not longer, for the user waits for the name.
 constexpr std::chrono::milliseconds kNamingGrace{1500};
 
+// A call that all ranks have entered completes although one of them has failed since: its bytes are under
+// way. So every rank names the same call, the first that the failed rank did not enter.
+constexpr std::chrono::milliseconds kCompletionGrace{100};
+
 }  // namespace
 
 void Work::wait() const {
@@ -57,11 +61,13 @@ bool Work::State::is_completed() {
 void Work::State::wait_until(Clock::time_point deadline, std::chrono::milliseconds limit) {
   bool done = false;
   std::exception_ptr error;
-  session_->health().wait(call_.number, deadline, [&] {
+  const auto is_done = [&] {
     done = done_;
     error = error_;
     return done;
-  });
+  };
+  session_->health().wait(call_.number, deadline, is_done);
+  if (!done && session_->health().breakage()) session_->health().wait_despite_obstacles(kCompletionGrace, is_done);
   if (!done || error) give_up(error, limit);
   finish_once();
 }

@@ -3,6 +3,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
 
 namespace ddp {
 namespace {
@@ -13,6 +16,11 @@ std::int64_t aligned_bytes(const at::Tensor& tensor) {
   return (tensor.numel() * tensor.element_size() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+at::Tensor memory_for(const std::vector<at::Tensor>& tensors, std::int64_t bytes) {
+  if (tensors.empty()) return {};
+  return at::empty({bytes}, tensors.front().options().dtype(at::kByte).requires_grad(false));
+}
+
 at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& memory, std::int64_t offset_bytes) {
   const auto shape = at::empty_like(tensor, at::MemoryFormat::Contiguous);
   return at::empty({0}, tensor.options().requires_grad(false))
@@ -21,11 +29,19 @@ at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& memory, std::int
 
 }  // namespace
 
-CoalescedBroadcast::CoalescedBroadcast(const std::vector<at::Tensor>& tensors) {
+std::int64_t CoalescedBroadcast::bytes_of(const std::vector<at::Tensor>& tensors) {
   std::int64_t total = 0;
   for (const auto& tensor : tensors) total += aligned_bytes(tensor);
+  return total;
+}
+
+CoalescedBroadcast::CoalescedBroadcast(const std::vector<at::Tensor>& tensors)
+    : CoalescedBroadcast(tensors, memory_for(tensors, bytes_of(tensors))) {}
+
+CoalescedBroadcast::CoalescedBroadcast(const std::vector<at::Tensor>& tensors, const at::Tensor& memory) {
+  const auto total = bytes_of(tensors);
   if (total == 0) return;
-  bytes_ = at::empty({total}, tensors.front().options().dtype(at::kByte).requires_grad(false));
+  bytes_ = memory.narrow(0, 0, total);
   std::int64_t offset = 0;
   for (const auto& tensor : tensors) {
     tensors_.push_back(tensor.detach());
@@ -46,18 +62,21 @@ void CoalescedBroadcast::run(ProcessGroup& group) {
 }
 
 void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group, std::int64_t chunk_bytes) {
-  std::vector<at::Tensor> chunk;
-  std::int64_t bytes = 0;
+  std::vector<std::vector<at::Tensor>> chunks;
+  std::int64_t filled = chunk_bytes, largest = 0;
   for (const auto& tensor : tensors) {
-    if (bytes > 0 && bytes + aligned_bytes(tensor) > chunk_bytes) {
-      CoalescedBroadcast(chunk).run(group);
-      chunk.clear();
-      bytes = 0;
+    const auto bytes = aligned_bytes(tensor);
+    if (filled + bytes > chunk_bytes) {
+      chunks.emplace_back();
+      filled = 0;
     }
-    chunk.push_back(tensor);
-    bytes += aligned_bytes(tensor);
+    chunks.back().push_back(tensor);
+    filled += bytes;
+    largest = std::max(largest, filled);
   }
-  CoalescedBroadcast(chunk).run(group);
+  if (chunks.empty()) return;
+  const auto memory = memory_for(tensors, largest);  // one for all: freed memory may come back late
+  for (const auto& chunk : chunks) CoalescedBroadcast(chunk, memory).run(group);
 }
 
 }  // namespace ddp

@@ -17,6 +17,11 @@ namespace ddp {
 class CoalescedBroadcast {
  public:
   explicit CoalescedBroadcast(const std::vector<at::Tensor>& tensors);
+  /// The same in memory that is there already: uint8 [n], n >= bytes_of(tensors).
+  CoalescedBroadcast(const std::vector<at::Tensor>& tensors, const at::Tensor& memory);
+
+  /// What the message takes, padding included.
+  static std::int64_t bytes_of(const std::vector<at::Tensor>& tensors);
 
   /// Collective. Afterwards all ranks hold rank 0's values. Nothing is sent where there are no tensors.
   void run(ProcessGroup& group);
@@ -28,8 +33,8 @@ class CoalescedBroadcast {
 };
 
 /// Collective. The same once, in messages of about `chunk_bytes`, which bound the extra memory
-/// (but for a tensor that is larger).
+/// (but for a tensor that is larger). The default costs no speed and little memory.
 void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group,
-                         std::int64_t chunk_bytes = std::int64_t{25} << 20);
+                         std::int64_t chunk_bytes = std::int64_t{8} << 20);
 
 }  // namespace ddp

@@ -35,14 +35,15 @@ namespace {
 
 class GradientHook : public autograd::FunctionPostHook {
  public:
-  explicit GradientHook(std::function<void()> call) : call_(std::move(call)) {}
-  autograd::variable_list operator()(const autograd::variable_list& outputs, const autograd::variable_list&) override {
-    call_();
+  explicit GradientHook(std::function<void(bool)> call) : call_(std::move(call)) {}
+  autograd::variable_list operator()(const autograd::variable_list& outputs,
+                                     const autograd::variable_list& gradients) override {
+    call_(!gradients.empty() && gradients[0].defined());
     return outputs;
   }
 
  private:
-  std::function<void()> call_;
+  std::function<void(bool)> call_;  // whether there was a gradient to accumulate
 };
 
 class OutputHook : public autograd::FunctionPreHook {
@@ -125,9 +126,9 @@ GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, GradEvents event
   impl_->events = std::move(events);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto accumulator = autograd::impl::grad_accumulator(parameters[i]);
-    impl_->keys.push_back(accumulator->add_post_hook(std::make_unique<GradientHook>([impl = impl_.get(), i] {
+    impl_->keys.push_back(accumulator->add_post_hook(std::make_unique<GradientHook>([impl = impl_.get(), i](bool has_gradient) {
       impl->follow_task();
-      impl->events.on_gradient(i);
+      if (has_gradient) impl->events.on_gradient(i);
     })));
     impl_->accumulators.push_back(std::move(accumulator));
   }

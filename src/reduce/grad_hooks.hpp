@@ -16,7 +16,8 @@ namespace ddp {
 struct GradEvents {
   /// A backward has reached an output given to watch(), whether or not it will reach a parameter.
   std::function<void()> on_backward;
-  /// parameter(index).grad() has been accumulated, defined or not. May come more than once.
+  /// A gradient has been accumulated into parameter(index).grad(). May come more than once a backward;
+  /// an undefined gradient, as a function of the user's may return, is none.
   std::function<void(std::size_t index)> on_gradient;
   /// The outermost backward that called one of the others is over. Not called when it throws.
   std::function<void()> finish;

@@ -188,7 +188,7 @@ void Reducer::Impl::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   begin();
   const auto& gradient = tensors_[index].grad();
-  if (!gradient.defined() || state_ == State::broken) return;
+  if (state_ == State::broken) return;
   if (state_ == State::accumulating) {
     unsynchronised_[index] = true;
     return;

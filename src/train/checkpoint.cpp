@@ -130,7 +130,8 @@ void Checkpoint::Impl::require_none_failed(const std::optional<std::string>& err
   const auto all = group->all_gather_bytes(error ? '!' + *error : "", {.label = "checkpoint fits"});
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].empty())
-      fail(path.string() + " cannot be loaded on rank " + std::to_string(rank) + ": " + all[rank].substr(1), kUnchanged);
+      fail(path.string() + " cannot be loaded on rank " + std::to_string(rank) + ": " + all[rank].substr(1),
+           kUnchanged);
 }
 
 Checkpoint::Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Module> module,

@@ -130,7 +130,7 @@ std::optional<std::string> read(const fs::path& path) {
     if (::access(folder_of(path).c_str(), W_OK | X_OK) == 0) return std::nullopt;
     fail(path, "does not exist and could not be saved", errno);
   }
-  struct stat status {};
+  struct stat status{};
   if (*file < 0 || ::fstat(*file, &status) != 0) fail(path, "cannot be read", errno);
   if (!S_ISREG(status.st_mode)) throw std::runtime_error(path.string() + " is not a file");
   std::string bytes(static_cast<std::size_t>(status.st_size), '\0');

@@ -36,8 +36,10 @@ class Comparison {
       InputArchive nested;
       if (!child.value()->is_serializable()) continue;
       std::erase(unclaimed, child.key());
-      if (archive.try_read(child.key(), nested)) compare(*child.value(), nested, prefix + child.key() + '.');
-      else missing(*child.value(), prefix + child.key() + '.');
+      if (archive.try_read(child.key(), nested))
+        compare(*child.value(), nested, prefix + child.key() + '.');
+      else
+        missing(*child.value(), prefix + child.key() + '.');
     }
     for (const auto& key : unclaimed) differences_.push_back(prefix + key + " is only in the file");
   }
@@ -67,8 +69,10 @@ class Comparison {
     const auto& saved = value.toTensor();
     const auto live_kind = kind_of(entry.value());
     const auto saved_kind = kind_of(saved);
-    if (live_kind == saved_kind) live_and_saved.emplace_back(entry.value(), saved);
-    else differences_.push_back(prefix + entry.key() + " is " + saved_kind + " in the file and " + live_kind + " here");
+    if (live_kind == saved_kind)
+      live_and_saved.emplace_back(entry.value(), saved);
+    else
+      differences_.push_back(prefix + entry.key() + " is " + saved_kind + " in the file and " + live_kind + " here");
   }
 
   void missing(const std::string& name) { differences_.push_back(name + " is not in the file"); }

@@ -163,7 +163,8 @@ TEST(Checkpoint, ChangesNoRankWhereOneRankHoldsAnotherModel) {
     const auto changed = other->register_parameter("weight", torch::ones({3 + group->rank()}));
     Checkpoint mismatch(folder / "run.pt", other, group);
     const auto text = common_error(*group, [&] { mismatch.load_or_start(); });
-    EXPECT_TRUE(contains(text, "on rank 1: it holds another model: weight is Float [3] in the file and Float [4] here"));
+    EXPECT_TRUE(
+        contains(text, "on rank 1: it holds another model: weight is Float [3] in the file and Float [4] here"));
     EXPECT_TRUE(torch::equal(changed, torch::ones_like(changed)));
   });
 }

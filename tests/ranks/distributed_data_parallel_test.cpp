@@ -64,27 +64,19 @@ TEST(DistributedDataParallel, EqualsOneProcessForEveryBucketCapAndWithoutViews) 
 TEST(DistributedDataParallel, AveragesWhileBackwardStillRuns) {
   // The first layer's backward waits until the last layer's mean has arrived: only a reduction that
   // runs beside it can bring it.
-  struct WaitForMean : torch::autograd::Function<WaitForMean> {
-    static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x, at::Tensor last, double mean) {
-      context->saved_data["last"] = last;
-      context->saved_data["mean"] = mean;
-      return x.clone();
-    }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                   torch::autograd::variable_list gradients) {
-      const auto last = context->saved_data["last"].toTensor();
-      const auto mean = context->saved_data["mean"].toDouble();
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-      while (last.grad().item<double>() != mean && std::chrono::steady_clock::now() < deadline)
-        std::this_thread::yield();
-      EXPECT_EQ(last.grad().item<double>(), mean);
-      return {gradients[0], at::Tensor(), at::Tensor()};
-    }
-  };
   struct NetImpl : torch::nn::Module {
     at::Tensor first = register_parameter("first", torch::ones({1}));
     at::Tensor last = register_parameter("last", torch::ones({1}));
-    at::Tensor forward(at::Tensor x) { return WaitForMean::apply(x * first, last, 1.5) * last; }
+    at::Tensor forward(at::Tensor x) {
+      auto hidden = x * first;
+      hidden.register_hook([this](const at::Tensor&) {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        while (last.grad().item<double>() != 1.5 && std::chrono::steady_clock::now() < deadline)
+          std::this_thread::yield();
+        EXPECT_EQ(last.grad().item<double>(), 1.5);
+      });
+      return hidden * last;
+    }
   };
   run_ranks(2, [](const Group& group) {
     const auto net = std::make_shared<NetImpl>();
@@ -219,7 +211,7 @@ TEST(DistributedDataParallel, GivesTheSameBitsAsPlainTrainingInAWorldOfOne) {  /
 
 TEST(DistributedDataParallel, RefusesAModuleElsewhereInWords) {
   run_ranks(2, [](const Group& group) {
-    const auto expect_refused = [&](torch::nn::Sequential net, const std::string& name) {
+    const auto expect_refused = [&](const auto& net, const std::string& name) {
       try {
         DistributedDataParallel model(net, group);
         ADD_FAILURE() << "no exception";
@@ -228,13 +220,15 @@ TEST(DistributedDataParallel, RefusesAModuleElsewhereInWords) {
         EXPECT_NE(std::string(error.what()).find("meta"), std::string::npos) << error.what();
       }
     };
-    torch::nn::Sequential elsewhere(torch::nn::Linear(2, 2));
-    elsewhere->to(torch::kMeta);
-    expect_refused(elsewhere, "0.weight");
-    torch::nn::Sequential split(torch::nn::Linear(2, 2));
-    split->push_back(torch::nn::Linear(2, 2));
-    split[1]->to(torch::kMeta);
-    expect_refused(split, "1.weight");
+    struct SplitImpl : torch::nn::Module {
+      SplitImpl(at::Device first, at::Device second) {
+        register_parameter("first", torch::ones({2}, first));
+        register_buffer("second", torch::ones({2}, second));
+      }
+      at::Tensor forward(at::Tensor x) { return x; }
+    };
+    expect_refused(std::make_shared<SplitImpl>(torch::kMeta, torch::kMeta), "parameter first");
+    expect_refused(std::make_shared<SplitImpl>(torch::kCPU, torch::kMeta), "buffer second");
   });
 }
 

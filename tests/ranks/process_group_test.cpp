@@ -191,7 +191,7 @@ TEST(ProcessGroup, AsynchronousCallsMayBeWaitedForInAnyOrderAndMoreThanOnce) {
       works[n].wait();
       works[n].wait();
       EXPECT_TRUE(works[n].is_completed());
-      EXPECT_EQ(tensors[n].sum().item<float>(), static_cast<float>((3 * i + 3) * (100 + i)));
+      EXPECT_EQ(tensors[n].to(at::kLong).sum().item<std::int64_t>(), (3 * i + 3) * (100 + i));
     }
   });
 }

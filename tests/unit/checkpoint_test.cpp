@@ -140,8 +140,8 @@ TEST(Checkpoint, ResumesSgdWithMomentumToTheBit) {
 TEST(Checkpoint, ResumesAdamToTheBit) {
   const TempFolder folder;
   const auto path = folder / "run.pt";
-  expect_exact_resume(
-      path, [](const Net& net) { return std::make_unique<torch::optim::Adam>(net->parameters(), 0.01); });
+  expect_exact_resume(path,
+                      [](const Net& net) { return std::make_unique<torch::optim::Adam>(net->parameters(), 0.01); });
 }
 
 TEST(Checkpoint, ResumesAdamWWithAmsgradAndTwoGroupsToTheBit) {
@@ -160,8 +160,8 @@ TEST(Checkpoint, ResumesRmspropAndAdagradToTheBit) {
   expect_exact_resume(path, [](const Net& net) {
     return std::make_unique<torch::optim::RMSprop>(net->parameters(), torch::optim::RMSpropOptions(0.01).momentum(0.5));
   });
-  expect_exact_resume(
-      path, [](const Net& net) { return std::make_unique<torch::optim::Adagrad>(net->parameters(), 0.05); });
+  expect_exact_resume(path,
+                      [](const Net& net) { return std::make_unique<torch::optim::Adagrad>(net->parameters(), 0.05); });
 }
 
 TEST(Checkpoint, ForgetsWhatAnUsedOptimizerKnewBefore) {

@@ -6,7 +6,6 @@
 #include <random>
 #include <set>
 
-#include "comm/slurm_lists.hpp"
 #include "ddp/error.hpp"
 #include "support/text.hpp"
 
@@ -45,8 +44,6 @@ Variables without(Variables variables, const std::string& name) {
 
 /// A shell loop on one host.
 const Variables kLoop{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
-
-/// The same over several hosts.
 const Variables kHosts = with(kLoop, {{"MASTER_ADDR", "node7"}});
 
 const Variables kTorchrun{{"RANK", "5"},
@@ -61,12 +58,9 @@ const Variables kTorchrun{{"RANK", "5"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
 /// What `mpirun -n 2` of Open MPI 4.1 sets in rank 1.
-const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"},
-                         {"OMPI_COMM_WORLD_SIZE", "2"},
-                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                         {"OMPI_COMM_WORLD_NODE_RANK", "1"},
-                         {"OMPI_MCA_ess_base_jobid", "2059796481"},
+const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                         {"OMPI_COMM_WORLD_NODE_RANK", "1"},  {"OMPI_MCA_ess_base_jobid", "2059796481"},
                          {"PMIX_NAMESPACE", "2059796481"}};
 
 /// What `srun -N 3 -n 7` sets in rank 5.
@@ -144,7 +138,8 @@ TEST(Environment, OneProcessAHostNeedsNoLocalRank) {
 }
 
 TEST(Environment, AMasterPodThatCallsItselfLocalhostIsNotTheWholeWorld) {
-  const Variables pod = with(kLoop, {{"RANK", "0"}, {"MASTER_ADDR", "localhost"}, {"KUBERNETES_SERVICE_HOST", "10.0.0.1"}});
+  const Variables pod =
+      with(kLoop, {{"RANK", "0"}, {"MASTER_ADDR", "localhost"}, {"KUBERNETES_SERVICE_HOST", "10.0.0.1"}});
   EXPECT_FALSE(read(pod).single_host());
   EXPECT_EQ(read(pod).local_rank, 0);
   EXPECT_TRUE(read(with(pod, {{"LOCAL_WORLD_SIZE", "4"}})).single_host());
@@ -176,7 +171,8 @@ TEST(Environment, ReadsOpenMpisVariables) {
 
 TEST(Environment, EveryRankOfAnMpiJobDerivesTheSamePort) {
   const auto port = read(kOpenMpi).master_port;
-  EXPECT_EQ(port, read(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}})).master_port);
+  EXPECT_EQ(port,
+            read(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}})).master_port);
   EXPECT_EQ(port, read(without(kOpenMpi, "PMIX_NAMESPACE")).master_port);
   std::set<int> ports;
   for (int job = 0; job < 200; ++job) {
@@ -277,7 +273,8 @@ TEST(Environment, TorchrunsVariablesWinOverMpirunsAndThoseOverSlurms) {
 
 TEST(Environment, AnExportedWorldSizeMustAgreeWithTheLaunchers) {
   EXPECT_EQ(read(with(kSlurm, {{"WORLD_SIZE", "7"}})).rank, 5);
-  EXPECT_TRUE(contains(error_of(with(kSlurm, {{"WORLD_SIZE", "8"}})), "WORLD_SIZE=8 contradicts SLURM_STEP_NUM_TASKS=7"));
+  EXPECT_TRUE(
+      contains(error_of(with(kSlurm, {{"WORLD_SIZE", "8"}})), "WORLD_SIZE=8 contradicts SLURM_STEP_NUM_TASKS=7"));
   EXPECT_TRUE(contains(error_of(with(kOpenMpi, {{"WORLD_SIZE", "8"}})), "WORLD_SIZE=8"));
 }
 
@@ -338,10 +335,34 @@ TEST(Environment, NamesTheVariableAndTheValueThatIsWrong) {
 }
 
 TEST(Environment, SenselessValuesAreErrorsAndNeverMore) {
-  const std::vector<std::string> values{"",  "0",  "1",     "2",          "3",         "-1",  "4294967295", "18446744073709551616",
-                                        "x", "1x", "2(x3)", "node[1-3]",  "node[",     "[",   "]",          "2(x",
-                                        ",", "::", "True",  "localhost",  "127.0.0.1", "\n",  "29500",      "99999(x99999)",
-                                        "[3-1]", std::string(5000, '9'), std::string("\0\xff", 2), "a[1]b[2]"};
+  const std::vector<std::string> values{"",
+                                        "0",
+                                        "1",
+                                        "2",
+                                        "3",
+                                        "-1",
+                                        "4294967295",
+                                        "18446744073709551616",
+                                        "x",
+                                        "1x",
+                                        "2(x3)",
+                                        "node[1-3]",
+                                        "node[",
+                                        "[",
+                                        "]",
+                                        "2(x",
+                                        ",",
+                                        "::",
+                                        "True",
+                                        "localhost",
+                                        "127.0.0.1",
+                                        "\n",
+                                        "29500",
+                                        "99999(x99999)",
+                                        "[3-1]",
+                                        std::string(5000, '9'),
+                                        std::string("\0\xff", 2),
+                                        "a[1]b[2]"};
   std::vector<Variables> starts{kLoop, kTorchrun, kOpenMpi, kSlurm, {}};
   std::mt19937 random(31415);
   int accepted = 0;
@@ -372,31 +393,6 @@ TEST(Environment, SenselessValuesAreErrorsAndNeverMore) {
     }
   }
   EXPECT_GT(accepted, 1000);
-}
-
-TEST(SlurmLists, FirstHost) {
-  using comm::first_host;
-  const std::map<std::string, std::string> lists{
-      {"node7", "node7"},           {"a,b", "a"},
-      {"node[003-005,9]", "node003"}, {"node[9,003-005]", "node9"},
-      {"rack[1-2]node[07-08]", "rack1node07"}, {"gpu-[12].cluster.org,x", "gpu-12.cluster.org"},
-  };
-  for (const auto& [list, host] : lists) EXPECT_EQ(first_host(list), host) << list;
-  for (const char* list : {"", ",", "node[", "node[]", "node[-3]", "node[a]", "node]", "a b", "node[1x]"}) {
-    EXPECT_EQ(first_host(list), std::nullopt) << list;
-  }
-}
-
-TEST(SlurmLists, TasksOnANode) {
-  using comm::tasks_on_node;
-  const std::vector<int> tasks{2, 2, 2, 1};
-  for (int node = 0; node < 4; ++node) EXPECT_EQ(tasks_on_node("2(x3),1", node), tasks[static_cast<std::size_t>(node)]);
-  EXPECT_EQ(tasks_on_node("2(x3),1", 4), std::nullopt);
-  EXPECT_EQ(tasks_on_node("2(x3),1", -1), std::nullopt);
-  EXPECT_EQ(tasks_on_node("8", 0), 8);
-  for (const char* list : {"", "0", "2(x", "2(x0)", "2(3)", "2(x3", "2,", "a", "99999999999", "-1"}) {
-    EXPECT_EQ(tasks_on_node(list, 0), std::nullopt) << list;
-  }
 }
 
 }  // namespace

@@ -212,8 +212,7 @@ TEST(PeerWatch, ReportsFromManyThreadsAndRanksAgreeOnOneCause) {
   World world(8);
   std::vector<std::thread> reporters;
   for (int i = 0; i < 16; ++i) {
-    reporters.emplace_back(
-        [&, i] { world[i % 8]->report(Failure::Kind::raised, "thread " + std::to_string(i)); });
+    reporters.emplace_back([&, i] { world[i % 8]->report(Failure::Kind::raised, "thread " + std::to_string(i)); });
   }
   for (auto& reporter : reporters) reporter.join();
   EXPECT_TRUE(contains(world.common_failure().text, "thread "));

@@ -1,0 +1,131 @@
+// Ranks that do not come, come twice, contradict each other or ask for what is not there.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "ddp/process_group.hpp"
+#include "support/ranks.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::shared_ptr<ProcessGroup> join(const Environment& environment, std::chrono::milliseconds timeout = 20s) {
+  ProcessGroupOptions options;
+  options.environment = environment;
+  options.timeout = timeout;
+  return init_process_group(options);
+}
+
+template <class Kind>
+void expect_error(const std::function<void()>& call, const std::string& text) {
+  try {
+    call();
+    ADD_FAILURE() << "no exception, expected: " << text;
+  } catch (const Kind& error) {
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what() << "\nhas not: " << text;
+  }
+}
+
+void expect_success(const std::vector<Outcome>& outcomes) {
+  for (const auto& outcome : outcomes)
+    EXPECT_TRUE(outcome.succeeded()) << "rank " << outcome.rank << ": " << outcome.ending() << '\n' << outcome.output;
+}
+
+TEST(Start, MissingRanksAreNamedAtTheTimeout) {
+  expect_success(observe_ranks(4, [](const Environment& environment) {
+    if (environment.rank == 1 || environment.rank == 3) return;
+    try {
+      join(environment, 1s);
+      ADD_FAILURE() << "no exception";
+    } catch (const CommError& error) {  // a TimeoutError, or the one of the other rank that waits
+      EXPECT_NE(std::string(error.what()).find("ranks 1, 3 of 4 did not come to 127.0.0.1:"), std::string::npos)
+          << error.what();
+    }
+  }));
+}
+
+// A port of the loopback that is taken, so that nobody else gets it, and at which nobody listens.
+std::uint16_t silent_port() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  return ntohs(address.sin_port);
+}
+
+TEST(Start, AMissingRankZeroIsNamedAtTheTimeout) {
+  expect_success(observe_ranks(2, [](Environment environment) {
+    if (environment.rank == 0) return;
+    environment.master_port = silent_port();
+    expect_error<TimeoutError>([&] { join(environment, 500ms); }, "rank 0 does not serve the store at 127.0.0.1:");
+  }));
+}
+
+TEST(Start, AClientThatComesBeforeItsServerFindsItSoon) {
+  const Gate port_is_free, client_is_there;
+  expect_success(observe_ranks(2, [&](Environment environment) {
+    if (environment.rank == 0) {
+      ::close(*environment.store_socket);
+      port_is_free.open();
+      client_is_there.pass();
+    } else {
+      port_is_free.pass();
+      client_is_there.open();
+    }
+    environment.store_socket.reset();
+    const auto start = std::chrono::steady_clock::now();
+    join(environment)->barrier();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 2s);
+  }));
+}
+
+TEST(Start, ARankThatComesTwiceIsAnErrorOnAllRanks) {
+  expect_success(observe_ranks(3, [](Environment environment) {
+    if (environment.rank == 2) environment.rank = 1;
+    expect_error<ConfigError>([&] { join(environment); }, "rank 1 came twice");
+  }));
+}
+
+TEST(Start, ADisagreementAboutTheWorldSizeIsAnErrorOnAllRanks) {
+  expect_success(observe_ranks(3, [](Environment environment) {
+    if (environment.rank == 2) environment.world_size = 4;
+    expect_error<ConfigError>([&] { join(environment); }, "the ranks disagree about the world size");
+  }));
+}
+
+TEST(Start, AnInterfaceThatIsNotThereEndsAllRanks) {
+  expect_success(observe_ranks(3, [](const Environment& environment) {
+    if (environment.rank == 1) ::setenv("GLOO_SOCKET_IFNAME", "nosuch0", 1);
+    expect_error<CommError>([&] { join(environment, 300s); }, "nosuch0");
+  }));
+}
+
+TEST(Start, APortInUseIsAConfigError) {
+  expect_success(observe_ranks(2, [](Environment environment) {
+    if (environment.rank == 1) return;
+    environment.store_socket.reset();  // the socket listens still, so that its port is taken
+    expect_error<ConfigError>([&] { join(environment); }, "cannot serve the store at 127.0.0.1:");
+  }));
+}
+
+TEST(Start, CoresAreSharedBetweenTheRanksOfAHost) {
+  expect_success(observe_ranks(2, [](const Environment& environment) {
+    ::unsetenv("OMP_NUM_THREADS");
+    const auto group = join(environment);
+    EXPECT_EQ(at::get_num_threads(), std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));
+  }));
+}
+
+}  // namespace
+}  // namespace ddp::testing
