@@ -75,10 +75,8 @@ double test_accuracy(Model& model, const std::string& path, ddp::ProcessGroup& g
   std::vector<torch::Tensor> predictions;
   for (auto& batch : *loader) predictions.push_back(model(batch.data.to(group.device())).argmax(1));
   model->train();
-  return (ddp::gather_predictions(torch::cat(predictions), sampler, group) == targets)
-      .to(torch::kDouble)
-      .mean()
-      .item<double>();
+  const auto all = ddp::gather_predictions(torch::cat(predictions), sampler, group);
+  return all.eq(targets).to(torch::kDouble).mean().item<double>();
 }
 
 int main(int argc, char** argv) {

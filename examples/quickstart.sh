@@ -8,10 +8,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 build=$root/build/release
 data=$build/fashion-mnist
+echo "-- Unpacking the images to build/release/fashion-mnist where they are not yet"
 mkdir -p "$data"
 for packed in /usr/share/datasets/fashion-mnist/*.gz; do
   file=$data/$(basename "$packed" .gz)
-  [[ -e $file ]] || { gunzip -c "$packed" >"$file.part" && mv "$file.part" "$file"; }
+  if [[ ! -e $file ]]; then
+    gunzip -c "$packed" >"$file.part"
+    mv "$file.part" "$file"
+  fi
 done
 
 echo "-- Training on 2 ranks"

@@ -24,6 +24,11 @@ void CallRecord::mark_step(std::int64_t step) noexcept {
   step_ = step;
 }
 
+Call CallRecord::next(std::string operation, std::string amount, std::string label) const {
+  const std::lock_guard lock(mutex_);
+  return {entered_ + 1, std::move(operation), std::move(amount), std::move(label), step_};
+}
+
 Call CallRecord::enter(std::string operation, std::string amount, std::string label) {
   const std::lock_guard lock(mutex_);
   Call call{++entered_, std::move(operation), std::move(amount), std::move(label), step_};

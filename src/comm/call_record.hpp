@@ -30,6 +30,8 @@ class CallRecord {
  public:
   void mark_step(std::int64_t step) noexcept;
 
+  /// The call that this would be, without beginning it.
+  Call next(std::string operation, std::string amount, std::string label) const;
   /// Numbers the call and notes that it has begun.
   Call enter(std::string operation, std::string amount, std::string label);
   void complete(const Call& call);

@@ -113,9 +113,9 @@ std::string text_in(const at::Tensor& bytes, std::int64_t length) {
 
 comm::Call ProcessGroup::Impl::enter(const char* operation, const std::string& amount, const CallOptions& options) {
   if (closed) throw std::logic_error(std::string(operation) + ": the process group has been shut down");
-  const auto next = session->record().entered() + 1;
-  if (const auto obstacle = session->health().obstacle(next))
-    session->break_and_raise(*obstacle, comm::Call{next, operation, amount, options.label, -1}.name());
+  const auto next = session->record().next(operation, amount, options.label);
+  if (const auto obstacle = session->health().obstacle(next.number))
+    session->break_and_raise(*obstacle, next.name());
   auto call = session->record().enter(operation, amount, options.label);
   log::detail(log::Subsystem::coll, "{}", call.description());
   return call;

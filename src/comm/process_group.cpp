@@ -73,11 +73,7 @@ std::string_view ProcessGroup::backend() const noexcept { return impl_->backend_
 std::chrono::milliseconds ProcessGroup::timeout() const noexcept { return impl_->timeout; }
 
 void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::milliseconds farewell) noexcept {
-  {
-    const std::lock_guard lock(order);
-    if (closed) return;
-    closed = true;
-  }
+  if (closed.exchange(true)) return;  // without `order`: a thread that is stuck in a call may hold it
   if (std::uncaught_exceptions() > exceptions_at_birth && !session->has_left()) {
     session->orphan();  // a goodbye now would hide the exception from the other ranks
     release_backend();

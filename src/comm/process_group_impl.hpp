@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,7 +30,7 @@ struct ProcessGroup::Impl {
   int exceptions_at_birth = 0;
 
   std::mutex order;  ///< held while a call enters the backend, so that calls leave one after the other
-  bool closed = false;
+  std::atomic<bool> closed{false};
 
   int size() const { return environment.world_size; }
   bool is_alone() const { return !backend; }

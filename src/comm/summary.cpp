@@ -29,7 +29,7 @@ std::string hosts_of(const std::vector<Arrival>& arrivals) {
 
 void log_summary(const std::vector<Arrival>& arrivals, const std::string& backend) {
   log::info("world size {}, hosts: {}", arrivals.size(), hosts_of(arrivals));
-  log::info("backend {}, LibTorch {}, Gloo of LibTorch {}, NCCL not built in, {} thread(s) a rank", backend,
+  log::info("backend {}, LibTorch {}, Gloo of LibTorch {}, NCCL not built in, threads a rank: {}", backend,
             TORCH_VERSION, TORCH_VERSION, at::get_num_threads());
 }
 

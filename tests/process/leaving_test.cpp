@@ -18,7 +18,7 @@ using Group = std::shared_ptr<ProcessGroup>;
 
 constexpr int kWorld = 3;
 
-enum class Way { shutdown, destructor, exit_with_live_group, exit_after_destruction, run, program };
+enum class Way { shutdown, destructor, exit_with_live_group, exit_after_destruction, run };
 constexpr std::array kWays{Way::shutdown, Way::destructor, Way::exit_with_live_group, Way::exit_after_destruction, Way::run};
 
 Group join(const Environment& environment) {

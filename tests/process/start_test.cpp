@@ -119,6 +119,17 @@ TEST(Start, APortInUseIsAConfigError) {
   }));
 }
 
+TEST(Start, RanksOfSeveralHostsMeetAtTheMastersAddress) {  // as far as one host can tell
+  expect_success(observe_ranks(3, [](Environment environment) {
+    environment.local_rank = 0;
+    environment.local_world_size = environment.rank == 2 ? 0 : 1;
+    const auto group = join(environment);
+    auto tensor = at::ones({10});
+    group->all_reduce(tensor);
+    EXPECT_EQ(tensor.sum().item<float>(), 30);
+  }));
+}
+
 TEST(Start, CoresAreSharedBetweenTheRanksOfAHost) {
   expect_success(observe_ranks(2, [](const Environment& environment) {
     ::unsetenv("OMP_NUM_THREADS");
