@@ -14,9 +14,9 @@ namespace ddp::comm {
 /// One collective call. Numbers count from 1 and agree between the ranks.
 struct Call {
   std::uint64_t number = 0;
-  std::string operation;  ///< "all_reduce"
-  std::string amount;     ///< "64 floats"; empty where nothing is moved
-  std::string label;      ///< the caller's, may be empty
+  std::string operation;   ///< "all_reduce"
+  std::string amount;      ///< "64 floats"; empty where nothing is moved
+  std::string label;       ///< the caller's, may be empty
   std::int64_t step = -1;  ///< -1: no step was marked
 
   /// `all_reduce #12 "bucket 1", step 5`

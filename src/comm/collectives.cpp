@@ -20,10 +20,14 @@ namespace {
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    default: return c10d::ReduceOp::SUM;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::product:
+      return c10d::ReduceOp::PRODUCT;
+    default:
+      return c10d::ReduceOp::SUM;
   }
 }
 
@@ -63,8 +67,8 @@ std::string mismatch_of(const std::vector<Shape>& shapes) {
   };
   for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
     if (without_first(shapes[rank]) == without_first(shapes[0])) continue;
-    return "only the first dimension may differ between the ranks: rank 0 has " + text_of_shape(shapes[0]) +
-           ", rank " + std::to_string(rank) + " has " + text_of_shape(shapes[rank]);
+    return "only the first dimension may differ between the ranks: rank 0 has " + text_of_shape(shapes[0]) + ", rank " +
+           std::to_string(rank) + " has " + text_of_shape(shapes[rank]);
   }
   return {};
 }
@@ -114,8 +118,7 @@ std::string text_in(const at::Tensor& bytes, std::int64_t length) {
 comm::Call ProcessGroup::Impl::enter(const char* operation, const std::string& amount, const CallOptions& options) {
   if (closed) throw std::logic_error(std::string(operation) + ": the process group has been shut down");
   const auto next = session->record().next(operation, amount, options.label);
-  if (const auto obstacle = session->health().obstacle(next.number))
-    session->break_and_raise(*obstacle, next.name());
+  if (const auto obstacle = session->health().obstacle(next.number)) session->break_and_raise(*obstacle, next.name());
   auto call = session->record().enter(operation, amount, options.label);
   log::detail(log::Subsystem::coll, "{}", call.description());
   return call;

@@ -19,12 +19,12 @@ namespace ddp::comm {
 /// Why a collective cannot complete.
 struct Breakage {
   enum class Kind {
-    peer_raised,    ///< a peer threw; `text` is its own
-    peer_lost,      ///< a peer died
-    peer_left,      ///< a peer left in order while it was still needed
-    peer_unknown,   ///< the connection broke and nobody could be named
+    peer_raised,   ///< a peer threw; `text` is its own
+    peer_lost,     ///< a peer died
+    peer_left,     ///< a peer left in order while it was still needed
+    peer_unknown,  ///< the connection broke and nobody could be named
     timed_out,
-    failed_here,    ///< this rank has failed itself
+    failed_here,  ///< this rank has failed itself
   };
   Kind kind = Kind::failed_here;
   int peer = -1;

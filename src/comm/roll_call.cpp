@@ -20,8 +20,12 @@ std::string key_of(std::int64_t index) { return "arrival/" + std::to_string(inde
 
 std::string packed(const Arrival& arrival) {
   std::ostringstream text;
-  text << arrival.rank << '\n' << arrival.world_size << '\n' << arrival.host << '\n' << arrival.pid << '\n'
-       << arrival.watch_port << '\n' << arrival.watch_token << '\n';
+  text << arrival.rank << '\n'
+       << arrival.world_size << '\n'
+       << arrival.host << '\n'
+       << arrival.pid << '\n'
+       << arrival.watch_port << '\n'
+       << arrival.watch_token << '\n';
   return text.str();
 }
 
@@ -77,10 +81,10 @@ std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
       throw;
     }
     if (Clock::now() - start > timeout) {
-      throw TimeoutError({environment_.rank, environment_.world_size}, kPart,
-                         missing() + " did not come to " + place_ + " within " + in_seconds(timeout) + "; here: " +
-                             present(),
-                         "look at the output of the missing ranks, or raise the timeout");
+      throw TimeoutError(
+          {environment_.rank, environment_.world_size}, kPart,
+          missing() + " did not come to " + place_ + " within " + in_seconds(timeout) + "; here: " + present(),
+          "look at the output of the missing ranks, or raise the timeout");
     }
     if (!told && Clock::now() - start > kQuietWait) {
       told = true;

@@ -135,8 +135,9 @@ void Session::run_abandonable(std::string_view part, std::chrono::milliseconds t
   if (error) health_.wait(1, Clock::now() + std::chrono::milliseconds(1500), [] { return false; });
   if (const auto obstacle = health_.obstacle(1)) break_and_raise(*obstacle, part);
   if (error) break_and_raise({Breakage::Kind::peer_unknown, -1, text_of(error)}, part);
-  break_and_raise({Breakage::Kind::timed_out, -1, "no connection to all ranks within " + in_seconds(timeout) + every_status()},
-                  part);
+  break_and_raise(
+      {Breakage::Kind::timed_out, -1, "no connection to all ranks within " + in_seconds(timeout) + every_status()},
+      part);
 }
 
 void Session::break_and_raise(Breakage breakage, std::string_view part) {

@@ -138,8 +138,8 @@ std::string meeting_place(const Environment& environment, const std::string& fil
 
 StorePtr open_store(const Environment& environment, const std::string& file, std::chrono::milliseconds timeout) {
   static std::atomic<int> groups{0};  // every rank makes its groups in the same order
-  const auto prefix = "ddp/" + environment.job_id + '/' + std::to_string(environment.restart_count) + '/' +
-                      std::to_string(groups++);
+  const auto prefix =
+      "ddp/" + environment.job_id + '/' + std::to_string(environment.restart_count) + '/' + std::to_string(groups++);
   StorePtr store;
   if (!file.empty()) {
     store = c10::make_intrusive<c10d::FileStore>(file, environment.world_size);

@@ -20,11 +20,16 @@ namespace {
 
 const char* name_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::avg: return "avg";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
-    case ReduceOp::product: return "product";
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::avg:
+      return "avg";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::max:
+      return "max";
+    case ReduceOp::product:
+      return "product";
   }
   return "unknown";
 }
@@ -126,8 +131,8 @@ Wire wire_of_bytes(const at::Tensor& tensor) {
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
-  return at::from_blob(tensor.data_ptr(), {bytes}, [tensor](void*) {},
-                       at::TensorOptions().dtype(at::kByte).device(tensor.device()));
+  return at::from_blob(
+      tensor.data_ptr(), {bytes}, [tensor](void*) {}, at::TensorOptions().dtype(at::kByte).device(tensor.device()));
 }
 
 at::Tensor bytes_of(std::string_view text) {

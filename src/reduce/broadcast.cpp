@@ -63,10 +63,10 @@ void CoalescedBroadcast::run(ProcessGroup& group) {
 
 void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group, std::int64_t chunk_bytes) {
   std::vector<std::vector<at::Tensor>> chunks;
-  std::int64_t filled = chunk_bytes, largest = 0;
+  std::int64_t filled = 0, largest = 0;
   for (const auto& tensor : tensors) {
     const auto bytes = aligned_bytes(tensor);
-    if (filled + bytes > chunk_bytes) {
+    if (chunks.empty() || filled + bytes > chunk_bytes) {
       chunks.emplace_back();
       filled = 0;
     }

@@ -159,6 +159,8 @@ std::optional<std::size_t> GradHooks::first_unhooked(const std::vector<at::Tenso
   return std::nullopt;
 }
 
+bool GradHooks::inside_backward() { return autograd::get_current_graph_task_id() != -1; }
+
 bool GradHooks::is_hooked(const at::Tensor& parameter) {
   const auto accumulator = autograd::impl::try_get_grad_accumulator(parameter);
   if (!accumulator) return false;

@@ -42,6 +42,9 @@ class GradHooks {
   /// The first parameter whose hook will not fire any more: its dtype or device was changed in place.
   std::optional<std::size_t> first_unhooked(const std::vector<at::Tensor>& parameters) const;
 
+  /// True inside a node of a backward that runs on this thread, as when a forward is recomputed there.
+  static bool inside_backward();
+
   /// True while any GradHooks lives on this parameter.
   static bool is_hooked(const at::Tensor& parameter);
 

@@ -148,6 +148,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
 }
 
 void Reducer::Impl::arm() {
+  if (GradHooks::inside_backward()) return;  // a forward that is recomputed belongs to the round under way
   if (const auto changed = hooks_->first_unhooked(tensors_))
     throw std::logic_error("ddp: " + parameters_[*changed].name +
                            " was moved or converted after wrapping; wrap the module after to()");

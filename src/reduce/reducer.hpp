@@ -37,7 +37,7 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Before a forward whose backward is to be reduced. Settles a backward that has thrown: collective
+  /// Before each forward with gradients. Settles a backward that has thrown: collective
   /// then, with the ranks that still wait in theirs.
   /// Errors: std::logic_error names a parameter that was changed after construction.
   void arm();

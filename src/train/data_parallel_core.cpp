@@ -95,11 +95,9 @@ DataParallelCore::~DataParallelCore() = default;
 
 void DataParallelCore::before_forward(bool training) {
   if (!at::GradMode::is_enabled()) return;
-  if (impl_->reducer) {
-    if (!impl_->reducer->synchronises()) return;
-    impl_->reducer->arm();
-  }
-  if (training && impl_->broadcast_buffers && impl_->buffers) impl_->buffers->run(*impl_->group);
+  if (impl_->reducer) impl_->reducer->arm();
+  const bool synchronises = !impl_->reducer || impl_->reducer->synchronises();
+  if (training && synchronises && impl_->broadcast_buffers && impl_->buffers) impl_->buffers->run(*impl_->group);
 }
 
 void DataParallelCore::watch(const at::Tensor& output) {

@@ -43,7 +43,8 @@ RanksOptions with_exit_handlers() {
 ::testing::AssertionResult says(const Outcome& outcome, const std::string& text) {
   if (outcome.output.find(text) != std::string::npos) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "rank " << outcome.rank << " (" << outcome.ending() << ") does not say \""
-                                       << text << "\" but:\n" << outcome.output;
+                                       << text << "\" but:\n"
+                                       << outcome.output;
 }
 
 // Trains until rank `culprit` does `deed` in step `when`.
@@ -205,7 +206,8 @@ TEST(Failure, ATimeoutNamesWhatEveryRankDidLast) {
           const std::string text = error.what();
           for (const std::string expected :
                {"all_reduce #4, step 3: timed out after 1.5 s",
-                "rank 0: last completed all_reduce #3 (64 floats) in step 2, now in all_reduce #4 (64 floats) in step 3",
+                "rank 0: last completed all_reduce #3 (64 floats) in step 2, now in all_reduce #4 (64 floats) in step "
+                "3",
                 "rank 1: last completed all_reduce #3 (64 floats) in step 2, now not in a collective",
                 "rank 3: last completed all_reduce #3 (64 floats) in step 2, now not in a collective"})
             EXPECT_NE(text.find(expected), std::string::npos) << expected << "\nnot in\n" << text;

@@ -19,7 +19,8 @@ using Group = std::shared_ptr<ProcessGroup>;
 constexpr int kWorld = 3;
 
 enum class Way { shutdown, destructor, exit_with_live_group, exit_after_destruction, run };
-constexpr std::array kWays{Way::shutdown, Way::destructor, Way::exit_with_live_group, Way::exit_after_destruction, Way::run};
+constexpr std::array kWays{Way::shutdown, Way::destructor, Way::exit_with_live_group, Way::exit_after_destruction,
+                           Way::run};
 
 Group join(const Environment& environment) {
   ::setenv("DDP_LOG_LEVEL", "warn", 1);
@@ -77,7 +78,8 @@ TEST_P(Leaving, InThisOrderIsSilentWhicheverWayIsTaken) {
     const auto outcomes = observe_ranks(
         kWorld,
         [&](const Environment& environment) {
-          const auto place = static_cast<std::size_t>(std::find(order.begin(), order.end(), environment.rank) - order.begin());
+          const auto place =
+              static_cast<std::size_t>(std::find(order.begin(), order.end(), environment.rank) - order.begin());
           leave(way, environment, [&] {
             if (place > 0) turns[place].pass();
             if (place + 1 < order.size()) turns[place + 1].open();
@@ -85,7 +87,8 @@ TEST_P(Leaving, InThisOrderIsSilentWhicheverWayIsTaken) {
         },
         options);
     for (const auto& outcome : outcomes) {
-      EXPECT_EQ(outcome.exit_code, 0) << "way " << static_cast<int>(way) << ", rank " << outcome.rank << ": " << outcome.ending();
+      EXPECT_EQ(outcome.exit_code, 0) << "way " << static_cast<int>(way) << ", rank " << outcome.rank << ": "
+                                      << outcome.ending();
       EXPECT_EQ(outcome.output, "") << "way " << static_cast<int>(way) << ", rank " << outcome.rank;
     }
   }

@@ -360,6 +360,54 @@ TEST(Gradients, AreRightAgainAfterABackwardThatThrewOnEveryRank) {
   });
 }
 
+TEST(Gradients, AccumulateUnderNoSyncAfterABackwardThatThrew) {
+  run_ranks(2, [](const Group& group) {
+    const auto net = std::make_shared<FusedImpl>();
+    DistributedDataParallel model(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+    const auto x = torch::full({1, 3}, 1.0 + group->rank());
+    EXPECT_THROW(model(x, true).sum().backward(), std::runtime_error);
+    net->zero_grad();
+    const auto guard = model->no_sync();
+    model(x, false).sum().backward();
+    EXPECT_FALSE(same_on_all_ranks(*group, net->first->weight.grad()));
+  });
+}
+
+TEST(Gradients, AreRightWhereTheWrappersForwardIsRecomputedInBackward) {
+  // The whole wrapped model is checkpointed: backward calls it again.
+  using Recompute = std::function<at::Tensor(at::Tensor)>;
+  struct Checkpointed : torch::autograd::Function<Checkpointed> {
+    static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x, const Recompute* model) {
+      context->save_for_backward({x});
+      context->saved_data["model"] = reinterpret_cast<std::int64_t>(model);
+      const at::NoGradGuard no_grad;
+      return (*model)(x);
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   torch::autograd::variable_list gradients) {
+      const auto x = context->get_saved_variables()[0].detach().requires_grad_();
+      const auto* model = reinterpret_cast<const Recompute*>(context->saved_data["model"].toInt());
+      const at::AutoGradMode with_graph(true);
+      (*model)(x).backward(gradients[0]);
+      return {x.grad(), at::Tensor()};
+    }
+  };
+  run_ranks(2, [](const Group& group) {
+    Perceptron net, reference;
+    DistributedDataParallel model(net, group, kManyBuckets);
+    const Recompute call = [&](at::Tensor x) { return model(x); };
+    for (int step = 0; step < 2; ++step) {
+      const auto batch = Batch::of_step(step, 4);
+      const auto mine = batch.of_rank(group->rank(), 2);
+      net->zero_grad();
+      reference->zero_grad();
+      squared_error(Checkpointed::apply(mine.input.clone().requires_grad_(), &call), mine.target).backward();
+      squared_error(reference(batch.input), batch.target).backward();
+      expect_same_gradients(*net, *reference);
+    }
+  });
+}
+
 TEST(Gradients, OfABackwardThatThrewOnOneRankAreVoidOnAllRanks) {
   run_ranks(2, [](const Group& group) {
     const auto net = std::make_shared<FusedImpl>();

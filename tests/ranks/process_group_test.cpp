@@ -17,7 +17,8 @@ using Group = std::shared_ptr<ProcessGroup>;
 at::Tensor input_of(int rank, at::ScalarType dtype, at::IntArrayRef sizes) {
   auto values = at::arange(1, c10::multiply_integers(sizes) + 1, at::kLong).mul(rank + 2).remainder(5).add(rank % 2);
   if (dtype == at::kBool) return values.remainder(2).to(at::kBool).view(sizes);
-  if (at::isComplexType(dtype)) return at::complex(values.to(at::kDouble), values.to(at::kDouble) + 1).to(dtype).view(sizes);
+  if (at::isComplexType(dtype))
+    return at::complex(values.to(at::kDouble), values.to(at::kDouble) + 1).to(dtype).view(sizes);
   return values.to(dtype).view(sizes);
 }
 
@@ -64,10 +65,18 @@ struct Reduction {
 const std::vector<ReduceOp> kExactOps{ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 const std::vector<ReduceOp> kAllOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 const std::vector<Reduction> kReductions{
-    {at::kFloat, kAllOps},       {at::kDouble, kAllOps}, {at::kHalf, kAllOps}, {at::kBFloat16, kAllOps},
-    {at::kChar, kExactOps},      {at::kByte, kExactOps}, {at::kShort, kExactOps}, {at::kInt, kExactOps},
-    {at::kLong, kExactOps},      {at::kBool, kExactOps},
-    {at::kComplexFloat, {ReduceOp::sum, ReduceOp::avg}}, {at::kComplexDouble, {ReduceOp::sum, ReduceOp::avg}},
+    {at::kFloat, kAllOps},
+    {at::kDouble, kAllOps},
+    {at::kHalf, kAllOps},
+    {at::kBFloat16, kAllOps},
+    {at::kChar, kExactOps},
+    {at::kByte, kExactOps},
+    {at::kShort, kExactOps},
+    {at::kInt, kExactOps},
+    {at::kLong, kExactOps},
+    {at::kBool, kExactOps},
+    {at::kComplexFloat, {ReduceOp::sum, ReduceOp::avg}},
+    {at::kComplexDouble, {ReduceOp::sum, ReduceOp::avg}},
 };
 
 void expect_reduction(ProcessGroup& group, at::ScalarType dtype, ReduceOp op, const std::string& layout) {
@@ -75,8 +84,9 @@ void expect_reduction(ProcessGroup& group, at::ScalarType dtype, ReduceOp op, co
   auto tensor = laid_out(input_of(group.rank(), dtype, sizes), layout);
   group.all_reduce(tensor, op);
   const auto expected = reduced(op, group.size(), dtype, sizes).to(dtype);
-  EXPECT_TRUE(at::allclose(tensor, expected, 1e-3, 0))
-      << dtype << ' ' << static_cast<int>(op) << ' ' << layout << '\n' << tensor << "\nexpected\n" << expected;
+  EXPECT_TRUE(at::allclose(tensor, expected, 1e-3, 0)) << dtype << ' ' << static_cast<int>(op) << ' ' << layout << '\n'
+                                                       << tensor << "\nexpected\n"
+                                                       << expected;
 }
 
 class ProcessGroupWorlds : public ::testing::TestWithParam<int> {};
@@ -135,7 +145,9 @@ TEST_P(ProcessGroupWorlds, AllGatherTakesScalarsAndStridedTensors) {
 
 TEST_P(ProcessGroupWorlds, ByteStringsOfAnyLengthAreMoved) {
   run_ranks(GetParam(), [](const Group& group) {
-    const auto text_of = [](int rank) { return std::string(static_cast<std::size_t>(rank) * 3, 'a') + std::string(rank % 2, '\0'); };
+    const auto text_of = [](int rank) {
+      return std::string(static_cast<std::size_t>(rank) * 3, 'a') + std::string(rank % 2, '\0');
+    };
     const auto all = group->all_gather_bytes(text_of(group->rank()));
     for (int rank = 0; rank < group->size(); ++rank) EXPECT_EQ(all.at(static_cast<std::size_t>(rank)), text_of(rank));
     EXPECT_EQ(group->all_gather_bytes(""), std::vector<std::string>(static_cast<std::size_t>(group->size())));
@@ -150,7 +162,8 @@ TEST_P(ProcessGroupWorlds, HalfTypesAreSummedInFloatAndRoundedOnce) {
     for (const auto dtype : {at::kHalf, at::kBFloat16}) {
       auto tensor = at::full({5}, 0.1, at::kFloat).mul(group->rank() + 1).to(dtype);
       auto sum = at::zeros({5}, at::kFloat);
-      for (int rank = 0; rank < group->size(); ++rank) sum += at::full({5}, 0.1, at::kFloat).mul(rank + 1).to(dtype).to(at::kFloat);
+      for (int rank = 0; rank < group->size(); ++rank)
+        sum += at::full({5}, 0.1, at::kFloat).mul(rank + 1).to(dtype).to(at::kFloat);
       group->all_reduce(tensor, ReduceOp::avg);
       EXPECT_TRUE(at::equal(tensor, sum.mul(1.0 / group->size()).to(dtype))) << dtype;
     }

@@ -145,7 +145,8 @@ void attend(std::vector<Child>& children, std::chrono::milliseconds limit) {
     std::vector<std::function<void()>> actions;
     bool running = false;
     for (auto& child : children) {
-      if (child.output >= 0) polled.push_back({child.output, POLLIN, 0}), actions.push_back([&] { read_output(child); });
+      if (child.output >= 0)
+        polled.push_back({child.output, POLLIN, 0}), actions.push_back([&] { read_output(child); });
       if (child.process >= 0) polled.push_back({child.process, POLLIN, 0}), actions.push_back([&] { reap(child); });
       running |= child.process >= 0;
     }

@@ -25,7 +25,8 @@ TEST(CallRecord, TheStatusSaysWhatWasCompletedAndWhatIsUnderWay) {
   EXPECT_EQ(record.status(), "completed no call yet, now not in a collective");
   record.mark_step(2);
   const auto first = record.enter("all_reduce", "64 floats", "");
-  EXPECT_EQ(record.status().substr(0, 75), "completed no call yet, now in all_reduce #1 (64 floats) in step 2 since 0.0");
+  EXPECT_EQ(record.status().substr(0, 75),
+            "completed no call yet, now in all_reduce #1 (64 floats) in step 2 since 0.0");
   record.complete(first);
   EXPECT_EQ(record.status(), "last completed all_reduce #1 (64 floats) in step 2, now not in a collective");
   record.mark_step(3);

@@ -33,7 +33,8 @@ TEST(Run, PrintsAnExceptionAndReturnsOne) {
 }
 
 TEST(Run, PrintsAnErrorWithItsRankOnce) {
-  const auto ended = run_captured([] { throw GradientError({2, 4}, "reducer", "no gradient for fc.weight", "use it"); });
+  const auto ended =
+      run_captured([] { throw GradientError({2, 4}, "reducer", "no gradient for fc.weight", "use it"); });
   EXPECT_EQ(ended.code, 1);
   EXPECT_EQ(ended.text, "rank 2 of 4: reducer: no gradient for fc.weight; use it\n");
 }
