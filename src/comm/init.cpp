@@ -72,13 +72,18 @@ void connect(ProcessGroup::Impl& impl, const ProcessGroupOptions& options) {
   introduce(impl.environment, impl.session->arrivals()[static_cast<std::size_t>(impl.environment.rank)].host);
   const comm::BackendSetup setup{impl.session->store(), impl.environment};
   const auto made = std::make_shared<c10::intrusive_ptr<c10d::Backend>>();
+  // A rank that leaves at once must not meet one that still connects, so nobody returns before all are there.
+  const auto meet = [made, setup] {
+    *made = comm::make_gloo_backend(setup);
+    (*made)->barrier()->wait();
+  };
   try {
-    impl.session->run_abandonable(kPart, impl.timeout, [made, setup] { *made = comm::make_gloo_backend(setup); });
+    impl.session->run_abandonable(kPart, impl.timeout, meet);
   } catch (...) {
     impl.session->leave();
     throw;
   }
-  impl.backend = *made;
+  impl.backend = std::move(*made);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kPart = "init_process_group";
+constexpr std::uint64_t kNoCall = 0;             // no rank has left before it
 constexpr std::chrono::seconds kStatusLimit{1};  // a live rank's watch thread answers within milliseconds
 
 std::string host_name() {
@@ -75,7 +76,7 @@ std::shared_ptr<Session> Session::join(const Environment& environment, const std
     throw;
   } catch (const std::exception& error) {
     // The store is gone. If rank 0 said why before it went, that is the reason.
-    session->health_.wait(0, Clock::now() + std::chrono::seconds(1), [] { return false; });
+    session->health_.wait(kNoCall, Clock::now() + std::chrono::seconds(1), [] { return false; });
     session->throw_if_broken(kPart);
     throw CommError(session->origin_, kPart, "lost the store: " + text_of(error), "look at the output of rank 0");
   }
@@ -127,13 +128,13 @@ void Session::run_abandonable(std::string_view part, std::chrono::milliseconds t
   }).detach();
   bool done = false;
   std::exception_ptr error;
-  health_.wait(1, Clock::now() + timeout, [&] {
+  health_.wait(kNoCall, Clock::now() + timeout, [&] {
     if (shared->done) error = shared->error;
     return done = shared->done;
   });
   if (done && !error) return;
-  if (error) health_.wait(1, Clock::now() + std::chrono::milliseconds(1500), [] { return false; });
-  if (const auto obstacle = health_.obstacle(1)) break_and_raise(*obstacle, part);
+  if (error) health_.wait(kNoCall, Clock::now() + std::chrono::milliseconds(1500), [] { return false; });
+  if (const auto obstacle = health_.obstacle(kNoCall)) break_and_raise(*obstacle, part);
   if (error) break_and_raise({Breakage::Kind::peer_unknown, -1, text_of(error)}, part);
   break_and_raise(
       {Breakage::Kind::timed_out, -1, "no connection to all ranks within " + in_seconds(timeout) + every_status()},

@@ -1,7 +1,7 @@
 // A user's first program: trains one step and checks what every rank can know beforehand.
+#include <torch/torch.h>
 #include <ddp/ddp.hpp>
 #include <stdexcept>
-#include <torch/torch.h>
 
 namespace {
 

@@ -105,6 +105,12 @@ TEST(LeavingProgram, ReturnsFromMainWithoutAWord) {
   }
 }
 
+TEST(LeavingProgram, MayLeaveAtOnceWithoutASingleCall) {
+  for (int round = 0; round < 5; ++round) {
+    run_ranks(4, [](const Group&) {});
+  }
+}
+
 TEST(LeavingProgram, RankZeroStaysOnlySecondsForARankThatDoesNotLeave) {
   const Gate rank_zero_has_left;
   const auto outcomes = observe_ranks(2, [&](const Environment& environment) {
