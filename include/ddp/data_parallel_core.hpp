@@ -16,7 +16,8 @@ struct DistributedDataParallelOptions {
   double bucket_cap_mb = 25;
   /// The cap of the first bucket to be reduced, in MiB: small, so that communication starts early.
   double first_bucket_cap_mb = 1;
-  /// parameter.grad() shares the buckets' memory: no second copy of all gradients.
+  /// parameter.grad() shares the buckets' memory: no second copy of all gradients. A gradient that is kept
+  /// beyond its step changes with the next backward; keep a clone().
   bool gradient_as_bucket_view = true;
   /// Rank 0's buffers (running means, ...) are copied to all ranks before each training forward.
   bool broadcast_buffers = true;

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,7 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   DistributedDataParallelImpl(std::shared_ptr<M> module, std::shared_ptr<ProcessGroup> group,
                               const DistributedDataParallelOptions& options)
       : torch::nn::Module("DistributedDataParallel"),
-        module_(register_module("module", std::move(module))),
+        module_(register_module("module", present(std::move(module)))),
         core_(*module_, std::move(group), options) {}
 
   /// Any arguments and any result that ddp::TensorVisitor knows.
@@ -56,11 +57,9 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   /// The wrapped module's; tied weights stand once, under their first name.
   torch::OrderedDict<std::string, torch::Tensor> named_parameters(bool recurse = true) const {
     torch::OrderedDict<std::string, torch::Tensor> distinct;
-    for (const auto& entry : module_->named_parameters(recurse)) {
-      bool seen = false;
-      for (const auto& other : distinct) seen |= other.value().is_same(entry.value());
-      if (!seen) distinct.insert(entry.key(), entry.value());
-    }
+    std::unordered_set<const void*> seen;
+    for (const auto& entry : module_->named_parameters(recurse))
+      if (seen.insert(entry.value().unsafeGetTensorImpl()).second) distinct.insert(entry.key(), entry.value());
     return distinct;
   }
   std::vector<torch::Tensor> parameters(bool recurse = true) const { return named_parameters(recurse).values(); }
@@ -79,6 +78,10 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   void to(torch::Device, bool = false) override { refuse_move(); }
 
  private:
+  static std::shared_ptr<M> present(std::shared_ptr<M> module) {
+    if (!module) throw std::logic_error("ddp: DistributedDataParallel needs a module");
+    return module;
+  }
   [[noreturn]] static void refuse_move() {
     throw std::logic_error("ddp: a wrapped module cannot be moved or converted; wrap it after to()");
   }

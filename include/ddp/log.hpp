@@ -17,7 +17,7 @@ namespace ddp::log {
 
 /// Called by init_process_group(). Before that every process speaks as rank 0 of 1.
 /// Threads: safe.
-void set_identity(Identity identity);
+void set_identity(const Identity& identity);
 
 /// A line of this level, meant for `speaking_rank` (or Audience::every_rank), would be shown by this process.
 bool enabled(Level level, int speaking_rank);

@@ -48,7 +48,7 @@ void put_formatted(Level level, std::string_view part, fmt::string_view format, 
 
 }  // namespace
 
-void set_identity(Identity identity) {
+void set_identity(const Identity& identity) {
   own_rank() = identity.rank;
   name_speaker(identity);
   settings();

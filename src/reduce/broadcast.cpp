@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace ddp {
 namespace {
@@ -44,7 +45,7 @@ CoalescedBroadcast::CoalescedBroadcast(const std::vector<at::Tensor>& tensors, c
   bytes_ = memory.narrow(0, 0, total);
   std::int64_t offset = 0;
   for (const auto& tensor : tensors) {
-    tensors_.push_back(tensor.detach());
+    tensors_.push_back(tensor);
     slots_.push_back(slot_for(tensor, bytes_, offset));
     offset += aligned_bytes(tensor);
   }
@@ -52,6 +53,9 @@ CoalescedBroadcast::CoalescedBroadcast(const std::vector<at::Tensor>& tensors, c
 
 void CoalescedBroadcast::run(ProcessGroup& group) {
   if (tensors_.empty()) return;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (tensors_[i].dtype() != slots_[i].dtype() || tensors_[i].sizes() != slots_[i].sizes())
+      throw std::logic_error("ddp: a buffer was converted or resized after wrapping; wrap the module after that");
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView no_new_version;
   if (group.rank() == 0)

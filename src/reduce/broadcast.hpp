@@ -13,7 +13,8 @@ namespace ddp {
 /// The tensors' bytes side by side in one message. Copies bytes, so any dtype arrives exactly.
 /// Prepared once, run as often as wanted.
 /// Tensors: any strides, one device; written in place without a new version for autograd, so that a
-/// graph that has saved one of them stays valid.
+/// graph that has saved one of them stays valid. Data that was replaced meanwhile, as by torch::load(), is found.
+/// Errors: std::logic_error for a tensor whose dtype or shape was changed.
 class CoalescedBroadcast {
  public:
   explicit CoalescedBroadcast(const std::vector<at::Tensor>& tensors);

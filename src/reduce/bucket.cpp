@@ -36,14 +36,15 @@ Bucket::Bucket(const std::vector<at::Tensor>& parameters, const Allocate& alloca
   for (const auto& parameter : parameters) {
     const auto strides = parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
                                                                   : row_major_strides(parameter.sizes());
-    views_.push_back(alias(memory, offset, parameter.sizes(), strides, options));
+    slots_.push_back(alias(memory, offset, parameter.sizes(), strides, options));
     offset += parameter.numel();
   }
+  views_.resize(slots_.size());
   reset();
 }
 
 bool Bucket::put(std::size_t slot, const at::Tensor& gradient, const at::Tensor& scale) {
-  at::mul_out(views_[slot], gradient, scale);
+  at::mul_out(slots_[slot], gradient, scale);
   if (filled_[slot]) return false;
   filled_[slot] = true;
   return --missing_ == 0;
@@ -51,10 +52,22 @@ bool Bucket::put(std::size_t slot, const at::Tensor& gradient, const at::Tensor&
 
 void Bucket::reset() {
   missing_ = 0;
-  for (std::size_t slot = 0; slot < views_.size(); ++slot) {
-    filled_[slot] = views_[slot].numel() == 0;
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    filled_[slot] = slots_[slot].numel() == 0;
     if (!filled_[slot]) ++missing_;
   }
+}
+
+const at::Tensor& Bucket::view(std::size_t slot) {
+  const auto& place = slots_[slot];
+  auto& handed_out = views_[slot];
+  if (!same_memory(handed_out, place) || handed_out.requires_grad())
+    handed_out = alias(place, place.storage_offset(), place.sizes(), place.strides(), place.options());
+  return handed_out;
+}
+
+bool Bucket::owns(const at::Tensor& tensor) const {
+  return tensor.has_storage() && tensor.storage().is_alias_of(flat_.storage());
 }
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {

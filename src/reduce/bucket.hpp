@@ -28,8 +28,11 @@ class Bucket {
   bool holds(std::size_t slot) const { return filled_[slot]; }
   bool is_full() const { return missing_ == 0; }
 
-  /// The gradient tensor of a slot.
-  const at::Tensor& view(std::size_t slot) const { return views_[slot]; }
+  /// The tensor to hand out as a slot's gradient. What its holder does to it (set_data, resize_) cannot
+  /// reach the slot: a tensor that does not lie in the slot any more is replaced by a new one.
+  const at::Tensor& view(std::size_t slot);
+  /// True if `tensor` lies in this bucket's memory.
+  bool owns(const at::Tensor& tensor) const;
   /// All slots and the extra elements, [elements].
   at::Tensor& flat() { return flat_; }
   /// The extra elements, [extra].
@@ -42,6 +45,7 @@ class Bucket {
  private:
   at::Tensor flat_;
   at::Tensor extra_;
+  std::vector<at::Tensor> slots_;  // never handed out
   std::vector<at::Tensor> views_;
   std::vector<bool> filled_;
   std::size_t missing_ = 0;

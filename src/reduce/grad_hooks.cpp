@@ -23,9 +23,11 @@ struct GradHooks::Impl : std::enable_shared_from_this<GradHooks::Impl> {
   struct Task {
     int id;  // grows: a nested task has a larger one than its parent
     std::thread::id thread;
+    std::weak_ptr<void> life;  // of the callback that the task holds, so of the task
   };
   std::vector<Task> tasks;  // graph tasks whose end has been asked for; nested ones beside their parent
 
+  void hook(std::size_t index, const at::Tensor& parameter);
   void follow_task();
   bool is_outermost(int id, bool inside_a_node);
   void on_task_end(int id);
@@ -87,14 +89,19 @@ bool executes_whole_graph() {
 
 void GradHooks::Impl::follow_task() {
   const int id = autograd::get_current_graph_task_id();
+  const auto life = std::make_shared<int>();
+  bool only_dead_before = false;
   {
     const std::lock_guard lock(mutex);
     if (std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) { return task.id == id; })) return;
-    tasks.push_back({id, std::this_thread::get_id()});
+    const auto dead = std::erase_if(tasks, [](const Task& task) { return task.life.expired(); });
+    only_dead_before = dead > 0 && tasks.empty();
+    tasks.push_back({id, std::this_thread::get_id(), life});
   }
-  autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), id] {
+  autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), id, life] {
     if (const auto self = weak.lock()) self->on_task_end(id);
   });
+  if (only_dead_before) events.abandoned();
 }
 
 // Beyond 60 levels the engine runs a nested backward on a thread of its own, where no outer node is
@@ -102,7 +109,7 @@ void GradHooks::Impl::follow_task() {
 bool GradHooks::Impl::is_outermost(int id, bool inside_a_node) {
   const std::lock_guard lock(mutex);
   const bool outermost = !inside_a_node && std::none_of(tasks.begin(), tasks.end(), [&](const Task& task) {
-    return task.id < id && task.thread != std::this_thread::get_id();
+    return task.id < id && task.thread != std::this_thread::get_id() && !task.life.expired();
   });
   if (outermost) tasks.clear();
   else std::erase_if(tasks, [&](const Task& task) { return task.id == id; });
@@ -122,16 +129,25 @@ void GradHooks::Impl::on_task_end(int id) {
   }));
 }
 
+void GradHooks::Impl::hook(std::size_t index, const at::Tensor& parameter) {
+  auto accumulator = autograd::impl::grad_accumulator(parameter);
+  keys[index] = accumulator->add_post_hook(std::make_unique<GradientHook>([this, index](bool has_gradient) {
+    follow_task();
+    if (has_gradient) events.on_gradient(index);
+  }));
+  accumulators[index] = std::move(accumulator);
+}
+
 GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, GradEvents events) : impl_(std::make_shared<Impl>()) {
   impl_->events = std::move(events);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto accumulator = autograd::impl::grad_accumulator(parameters[i]);
-    impl_->keys.push_back(accumulator->add_post_hook(std::make_unique<GradientHook>([impl = impl_.get(), i](bool has_gradient) {
-      impl->follow_task();
-      if (has_gradient) impl->events.on_gradient(i);
-    })));
-    impl_->accumulators.push_back(std::move(accumulator));
-  }
+  impl_->accumulators.resize(parameters.size());
+  impl_->keys.resize(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) impl_->hook(i, parameters[i]);
+}
+
+void GradHooks::hook_again(std::size_t index, const at::Tensor& parameter) {
+  impl_->accumulators[index]->del_post_hook(impl_->keys[index]);
+  impl_->hook(index, parameter);
 }
 
 GradHooks::~GradHooks() {
@@ -153,8 +169,9 @@ void GradHooks::reset() {
   impl_->tasks.clear();
 }
 
-std::optional<std::size_t> GradHooks::first_unhooked(const std::vector<at::Tensor>& parameters) const {
-  for (std::size_t i = 0; i < parameters.size(); ++i)
+std::optional<std::size_t> GradHooks::first_unhooked(const std::vector<at::Tensor>& parameters,
+                                                     std::size_t from) const {
+  for (std::size_t i = from; i < parameters.size(); ++i)
     if (autograd::impl::try_get_grad_accumulator(parameters[i]) != impl_->accumulators[i]) return i;
   return std::nullopt;
 }

@@ -21,6 +21,8 @@ struct GradEvents {
   std::function<void(std::size_t index)> on_gradient;
   /// The outermost backward that called one of the others is over. Not called when it throws.
   std::function<void()> finish;
+  /// A new backward begins, and the one before it has ended by an exception.
+  std::function<void()> abandoned;
 };
 
 /// Threads: on_gradient may be called from several autograd threads at once.
@@ -39,8 +41,11 @@ class GradHooks {
   /// Forgets a backward that has thrown.
   void reset();
 
-  /// The first parameter whose hook will not fire any more: its dtype or device was changed in place.
-  std::optional<std::size_t> first_unhooked(const std::vector<at::Tensor>& parameters) const;
+  /// The first parameter, from index `from` on, whose hook will not fire any more: its data was replaced, by
+  /// torch::load() or to().
+  std::optional<std::size_t> first_unhooked(const std::vector<at::Tensor>& parameters, std::size_t from = 0) const;
+  /// Hooks it again.
+  void hook_again(std::size_t index, const at::Tensor& parameter);
 
   /// True inside a node of a backward that runs on this thread, as when a forward is recomputed there.
   static bool inside_backward();

@@ -83,7 +83,10 @@ class Reducer::Impl {
   void on_gradient(std::size_t index);
   void finish();
 
+  void settle_abandoned();
+  void require_hooks();
   void begin();
+  void keep_apart();
   void take(std::size_t index);
   void take_leftovers();
   std::string missing() const;
@@ -144,26 +147,50 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
                 buckets_.back().bytes());
   }
   hooks_ = std::make_unique<GradHooks>(
-      tensors_, GradEvents{[this] { on_backward(); }, [this](std::size_t i) { on_gradient(i); }, [this] { finish(); }});
+      tensors_, GradEvents{.on_backward = [this] { on_backward(); },
+                           .on_gradient = [this](std::size_t i) { on_gradient(i); },
+                           .finish = [this] { finish(); },
+                           .abandoned =
+                               [this] {
+                                 const std::lock_guard lock(mutex_);
+                                 settle_abandoned();
+                               }});
 }
 
 void Reducer::Impl::arm() {
   if (GradHooks::inside_backward()) return;  // a forward that is recomputed belongs to the round under way
-  if (const auto changed = hooks_->first_unhooked(tensors_))
-    throw std::logic_error("ddp: " + parameters_[*changed].name +
-                           " was moved or converted after wrapping; wrap the module after to()");
   const std::lock_guard lock(mutex_);
+  require_hooks();
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
-  if (state_ == State::accumulating) state_ = State::idle;
-  if (state_ == State::reducing) {
-    fault_ = "its backward() ended in an exception before its gradients were complete";
-    try {
-      complete_round();
-    } catch (const GradientError& error) {
-      log::all.warn("{}; the gradients of that backward are void on every rank", error.what());
-    }
-  }
+  settle_abandoned();
   hooks_->reset();
+}
+
+// torch::load() gives a parameter new data, and with it a new accumulator without our hook.
+void Reducer::Impl::require_hooks() {
+  for (auto unhooked = hooks_->first_unhooked(tensors_); unhooked;
+       unhooked = hooks_->first_unhooked(tensors_, *unhooked + 1)) {
+    const auto& tensor = tensors_[*unhooked];
+    const auto [bucket, slot] = places_[*unhooked];
+    const auto& gradient = buckets_[bucket].view(slot);
+    if (tensor.dtype() != gradient.dtype() || tensor.device() != gradient.device() ||
+        tensor.sizes() != gradient.sizes() || !tensor.requires_grad())
+      throw std::logic_error("ddp: " + parameters_[*unhooked].name +
+                             " was moved, converted or resized after wrapping; wrap the module after that");
+    hooks_->hook_again(*unhooked, tensor);
+  }
+}
+
+// The backward before this one has thrown. Its round is completed, for the other ranks may wait in it.
+void Reducer::Impl::settle_abandoned() {
+  if (state_ == State::accumulating) state_ = State::idle;
+  if (state_ != State::reducing) return;
+  fault_ = "its backward() ended in an exception before its gradients were complete";
+  try {
+    complete_round();
+  } catch (const GradientError& error) {
+    log::all.warn("{}; the gradients of that backward are void on every rank", error.what());
+  }
 }
 
 void Reducer::Impl::begin() {
@@ -173,13 +200,31 @@ void Reducer::Impl::begin() {
     return;
   }
   state_ = State::reducing;
-  for (auto& bucket : buckets_) bucket.reset();
+  keep_apart();
   queue_.reset();
   works_.clear();
   fault_.clear();
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b].reset();
+    if (buckets_[b].is_full() && b + 1 < buckets_.size()) queue_.mark_full(b);  // parameters without elements
+  }
+  launch_full_buckets();
+}
+
+// A gradient that the user has put into another parameter's slot gets memory of its own before the slots
+// are written.
+void Reducer::Impl::keep_apart() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& current = tensors_[i].grad();
+    const auto [bucket, slot] = places_[i];
+    if (!current.defined() || same_memory(current, buckets_[bucket].view(slot))) continue;
+    for (const auto& other : buckets_)
+      if (other.owns(current)) tensors_[i].mutable_grad() = current.clone();
+  }
 }
 
 void Reducer::Impl::on_backward() {
+  const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   begin();
 }
@@ -195,6 +240,9 @@ void Reducer::Impl::on_gradient(std::size_t index) {
     return;
   }
   const auto [bucket, slot] = places_[index];
+  if (!gradient.defined()) {
+    return;  // reset by another hook, or by an error of the round before
+  }
   if (gradient.layout() != at::kStrided) {
     fault_ = "the gradient of " + named(parameters_[index]) + " is sparse, which is not supported";
   } else if (!buckets_[bucket].holds(slot)) {
@@ -273,7 +321,9 @@ void Reducer::Impl::complete_round() {
   state_ = State::idle;
   unsynchronised_.assign(unsynchronised_.size(), false);
   group_->mark_step(++reductions_);
-  if (!faults.empty()) throw GradientError(group_->origin(), "reducer", describe(faults));
+  if (faults.empty()) return;
+  for (auto& tensor : tensors_) tensor.mutable_grad().reset();  // void: a step now would change nothing
+  throw GradientError(group_->origin(), "reducer", describe(faults));
 }
 
 // Waits for all buckets_; where a rank declared its gradients void, returns every rank's fault.

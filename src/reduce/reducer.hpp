@@ -39,7 +39,8 @@ class Reducer {
 
   /// Before each forward with gradients. Settles a backward that has thrown: collective
   /// then, with the ranks that still wait in theirs.
-  /// Errors: std::logic_error names a parameter that was changed after construction.
+  /// Hooks parameters again whose data was replaced by like data, as torch::load() does.
+  /// Errors: std::logic_error names a parameter whose dtype, device or shape was changed after construction.
   void arm();
   /// Sees a backward through `output` even if it reaches no parameter.
   void watch(const at::Tensor& output);

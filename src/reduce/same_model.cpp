@@ -2,15 +2,19 @@
 
 #include <cstdint>
 #include <sstream>
+#include <unordered_map>
 
 namespace ddp {
 namespace {
 
-std::string describe(const ModelTensor& entry) {
+// `first_names` collects under which name each tensor stood first.
+std::string describe(const ModelTensor& entry, std::unordered_map<const void*, std::string>& first_names) {
   std::ostringstream line;
   line << entry.role << ' ' << entry.name << ' ' << c10::toString(entry.tensor.scalar_type()) << ' '
        << entry.tensor.sizes() << " strides " << entry.tensor.strides();
   if (entry.role == "parameter" && !entry.tensor.requires_grad()) line << " frozen";
+  const auto [known, is_new] = first_names.emplace(entry.tensor.unsafeGetTensorImpl(), entry.name);
+  if (!is_new) line << " tied to " << known->second;
   return line.str();
 }
 
@@ -40,11 +44,11 @@ std::string first_difference(const std::vector<std::string>& texts) {
   std::string difference;
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     const auto lines = lines_of(texts[rank]);
-    const auto line_or_end = [](const auto& list, std::size_t i) { return i < list.size() ? list[i] : "no more"; };
+    const auto line_or_end = [](const auto& list, std::size_t i) { return i < list.size() ? list[i] : "no more tensors"; };
     for (std::size_t i = 0; i < std::max(lines.size(), reference.size()) && i < where; ++i) {
       if (i < lines.size() && i < reference.size() && lines[i] == reference[i]) continue;
       where = i;
-      difference = "tensor " + std::to_string(i) + " of the module: rank 0 has " + line_or_end(reference, i) +
+      difference = "rank 0 has " + line_or_end(reference, i) +
                    ", rank " + std::to_string(rank) + " has " + line_or_end(lines, i);
     }
   }
@@ -53,9 +57,10 @@ std::string first_difference(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-void verify_same_model(const std::vector<ModelTensor>& tensors, ProcessGroup& group) {
-  std::string text;
-  for (const auto& entry : tensors) text.append(describe(entry)).append("\n");
+void verify_same_model(const std::string& options, const std::vector<ModelTensor>& tensors, ProcessGroup& group) {
+  std::unordered_map<const void*, std::string> first_names;
+  std::string text = "options " + options + "\n";
+  for (const auto& entry : tensors) text.append(describe(entry, first_names)).append("\n");
   const auto mine = fingerprint(tensors.size(), text);
   bool same = true;
   for (const auto& other : group.all_gather_bytes(mine, {.label = "fingerprint of the model"})) same &= other == mine;
@@ -63,7 +68,7 @@ void verify_same_model(const std::vector<ModelTensor>& tensors, ProcessGroup& gr
   if (same) return;
   const auto texts = group.all_gather_bytes(text, {.label = "list of the model's tensors"});
   throw ModelMismatchError(group.origin(), "model", "the ranks hold different models: " + first_difference(texts),
-                           "build the same module on every rank");
+                           "build the same module, with the same options, on every rank");
 }
 
 }  // namespace ddp

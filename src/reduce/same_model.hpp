@@ -15,9 +15,9 @@ struct ModelTensor {
   at::Tensor tensor;
 };
 
-/// Collective. Compares roles, names, dtypes, shapes, strides, requires_grad and order: first 16
-/// bytes a rank, the whole lists only where those differ.
+/// Collective. Compares `options`, and roles, names, dtypes, shapes, strides, requires_grad, ties and order of the
+/// tensors: first 16 bytes a rank, the whole lists only where those differ.
 /// Errors: ModelMismatchError on every rank, with the first difference and both ranks.
-void verify_same_model(const std::vector<ModelTensor>& tensors, ProcessGroup& group);
+void verify_same_model(const std::string& options, const std::vector<ModelTensor>& tensors, ProcessGroup& group);
 
 }  // namespace ddp

@@ -1,9 +1,11 @@
 #include "ddp/data_parallel_core.hpp"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
@@ -51,12 +53,30 @@ std::vector<ModelTensor> model_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
-void require_device(const std::vector<ModelTensor>& tensors, const ProcessGroup& group) {
-  for (const auto& [role, name, tensor] : tensors)
+void require_usable(const std::vector<ModelTensor>& tensors, const ProcessGroup& group) {
+  for (const auto& [role, name, tensor] : tensors) {
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
+      throw std::logic_error("ddp: " + role + " " + name + " is expanded, several of its elements share one place in " +
+                             "memory; register a contiguous() copy");
     if (tensor.device() != group.device())
       throw std::logic_error("ddp: " + role + " " + name + " is on " + tensor.device().str() +
                              ", but this rank works on " + group.device().str() +
                              "; move the whole module there before wrapping it (one process a device)");
+  }
+}
+
+std::vector<Parameter> frozen(const std::vector<ModelTensor>& tensors) {
+  std::vector<Parameter> parameters;
+  for (const auto& [role, name, tensor] : tensors)
+    if (role == "parameter" && !tensor.requires_grad()) parameters.push_back({name, tensor});
+  return parameters;
+}
+
+std::string text_of(const DistributedDataParallelOptions& options) {
+  std::ostringstream text;
+  text << "bucket_cap_mb " << options.bucket_cap_mb << ", first_bucket_cap_mb " << options.first_bucket_cap_mb
+       << ", broadcast_buffers " << options.broadcast_buffers;
+  return text.str();
 }
 
 }  // namespace
@@ -64,6 +84,7 @@ void require_device(const std::vector<ModelTensor>& tensors, const ProcessGroup&
 struct DataParallelCore::Impl {
   std::shared_ptr<ProcessGroup> group;
   bool broadcast_buffers = true;
+  std::vector<Parameter> frozen;                // when the module was wrapped
   std::unique_ptr<CoalescedBroadcast> buffers;  // null in a world of one
   std::unique_ptr<Reducer> reducer;             // null in a world of one and without trainable parameters
 };
@@ -78,14 +99,15 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   impl_->group = std::move(group);
   impl_->broadcast_buffers = options.broadcast_buffers;
   const auto tensors = model_tensors(module);
-  require_device(tensors, *impl_->group);
+  require_usable(tensors, *impl_->group);
   if (impl_->group->size() == 1) return;
 
-  verify_same_model(tensors, *impl_->group);
+  verify_same_model(text_of(options), tensors, *impl_->group);
   std::vector<at::Tensor> values;
   for (const auto& entry : tensors) values.push_back(entry.tensor);
   broadcast_in_chunks(values, *impl_->group);
   impl_->buffers = std::make_unique<CoalescedBroadcast>(defined_buffers(module));
+  impl_->frozen = frozen(tensors);
   auto parameters = trainable(module);
   if (parameters.empty()) log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");
   else impl_->reducer = std::make_unique<Reducer>(std::move(parameters), impl_->group, reducer);
@@ -95,6 +117,10 @@ DataParallelCore::~DataParallelCore() = default;
 
 void DataParallelCore::before_forward(bool training) {
   if (!at::GradMode::is_enabled()) return;
+  for (const auto& [name, tensor] : impl_->frozen)
+    if (tensor.requires_grad())
+      throw std::logic_error("ddp: " + name + " was frozen when the module was wrapped and requires gradients now; " +
+                             "they would not be averaged: destroy the wrapper and wrap the module again");
   if (impl_->reducer) impl_->reducer->arm();
   const bool synchronises = !impl_->reducer || impl_->reducer->synchronises();
   if (training && synchronises && impl_->broadcast_buffers && impl_->buffers) impl_->buffers->run(*impl_->group);

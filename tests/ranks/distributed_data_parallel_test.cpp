@@ -120,12 +120,17 @@ TEST(DistributedDataParallel, NamesTheFirstDifferenceBetweenModelsOnEveryRank) {
     if (variant == 2) net->push_back("third", torch::nn::Linear(2, 2));
     if (variant == 3) net->to(torch::kDouble);
     if (variant == 4) net->parameters()[0].set_requires_grad(false);
+    if (variant == 5) net->parameters()[0].set_data(torch::ones({4, 5}).t());
+    if (variant == 6) net->push_back("second again", std::dynamic_pointer_cast<torch::nn::LinearImpl>(net[1]));
+    if (variant == 7) net->push_back("second again", torch::nn::Linear(5, 2));
+    if (variant == 8) net[1]->register_buffer("extra", torch::ones({1}));
     return net;
   };
-  const std::vector<std::string> named{"", "first.weight", "third.weight", "first.weight", "first.weight"};
-  for (int variant = 1; variant <= 4; ++variant) {
+  const std::vector<std::string> named{"", "first.weight", "third.weight", "first.weight", "first.weight",
+                                       "strides", "tied to second.weight", "second again.weight", "extra"};
+  for (int variant = 1; variant <= 8; ++variant) {
     run_ranks(3, [&](const Group& group) {
-      const auto net = build(group->rank() == 2 ? variant : 0);
+      const auto net = build(group->rank() == 2 ? variant : variant == 6 ? 7 : 0);
       const auto start = std::chrono::steady_clock::now();
       try {
         DistributedDataParallel model(net, group);
@@ -137,6 +142,57 @@ TEST(DistributedDataParallel, NamesTheFirstDifferenceBetweenModelsOnEveryRank) {
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
     });
   }
+}
+
+TEST(DistributedDataParallel, NamesAnOptionThatDiffersBetweenRanks) {
+  run_ranks(2, [](const Group& group) {
+    const std::vector<std::pair<DistributedDataParallelOptions, std::string>> variants{
+        {{.bucket_cap_mb = 1.0 + group->rank()}, "bucket_cap_mb 2"},
+        {{.first_bucket_cap_mb = 1.0 + group->rank()}, "first_bucket_cap_mb 2"},
+        {{.broadcast_buffers = group->rank() == 0}, "broadcast_buffers 0"}};
+    for (const auto& [options, named] : variants) {
+      try {
+        DistributedDataParallel model(Perceptron(), group, options);
+        ADD_FAILURE() << "no exception";
+      } catch (const ModelMismatchError& error) {
+        EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+      }
+    }
+  });
+}
+
+TEST(DistributedDataParallel, RefusesNothingToWrapAndExpandedTensors) {
+  run_ranks(2, [](const Group& group) {
+    EXPECT_THROW(DistributedDataParallel(std::shared_ptr<PerceptronImpl>(), group), std::logic_error);
+    EXPECT_THROW(DistributedDataParallel(Perceptron(), std::shared_ptr<ProcessGroup>()), std::logic_error);
+    struct ExpandedImpl : torch::nn::Module {
+      ExpandedImpl() { register_buffer("wide", torch::ones({1, 3}).expand({4, 3})); }
+      at::Tensor forward(at::Tensor x) { return x; }
+    };
+    try {
+      DistributedDataParallel model(std::make_shared<ExpandedImpl>(), group);
+      ADD_FAILURE() << "no exception";
+    } catch (const std::logic_error& error) {
+      EXPECT_NE(std::string(error.what()).find("buffer wide"), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST(DistributedDataParallel, NamesAParameterThatIsThawedAfterWrapping) {
+  run_ranks(2, [](const Group& group) {
+    Perceptron net;
+    net->layers[1]->bias.set_requires_grad(false);
+    DistributedDataParallel model(net, group);
+    const auto x = torch::ones({1, 8}, torch::kDouble);
+    model(x).sum().backward();
+    net->layers[1]->bias.set_requires_grad(true);
+    try {
+      model(x);
+      ADD_FAILURE() << "no exception";
+    } catch (const std::logic_error& error) {
+      EXPECT_NE(std::string(error.what()).find("layer1.bias"), std::string::npos) << error.what();
+    }
+  });
 }
 
 TEST(DistributedDataParallel, PassesAModuleWithoutTrainableParametersThrough) {  // R11
@@ -260,6 +316,13 @@ TEST(DistributedDataParallel, SavesAndLoadsAsThePlainModule) {
     torch::load(model, plain_file);
     EXPECT_TRUE(torch::equal(net->layers[0]->weight, other->layers[0]->weight));
     EXPECT_EQ(model->named_parameters().keys(), net->named_parameters().keys());
+    // Loading gave the parameters other data; training goes on as before.
+    const auto batch = Batch::of_step(0, 4);
+    const auto mine = batch.of_rank(group->rank(), 2);
+    squared_error(model(mine.input), mine.target).backward();
+    squared_error(other(batch.input), batch.target).backward();
+    for (std::size_t i = 0; i < net->parameters().size(); ++i)
+      EXPECT_TRUE(close(net->parameters()[i].grad(), other->parameters()[i].grad(), 1e-10));
   });
 }
 

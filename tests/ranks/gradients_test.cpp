@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <optional>
+#include <thread>
+
 #include "ddp/distributed_data_parallel.hpp"
 #include "support/ranks.hpp"
 #include "support/training.hpp"
@@ -102,6 +106,15 @@ TEST(Gradients, SurviveEveryWayOfZeroing) {  // R50
       [](auto& module, auto&) {
         for (auto& parameter : module.parameters())
           if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().clone().zero_();
+      },
+      [](auto& module, auto&) {
+        for (auto& parameter : module.parameters())
+          if (parameter.grad().defined()) parameter.mutable_grad().set_data(torch::zeros_like(parameter));
+      },
+      [](auto& module, auto&) {
+        for (auto& parameter : module.parameters())
+          if (parameter.grad().defined()) parameter.mutable_grad().resize_({0});
+        module.zero_grad();
       }};
   run_ranks(2, [&](const Group& group) {
     for (std::size_t way = 0; way < ways.size(); ++way) {
@@ -109,8 +122,8 @@ TEST(Gradients, SurviveEveryWayOfZeroing) {  // R50
         Perceptron net, reference;
         auto options = kManyBuckets;
         options.gradient_as_bucket_view = views;
+        const auto optimizer = sgd_with_momentum(net->parameters());  // may be made before wrapping
         DistributedDataParallel model(net, group, options);
-        const auto optimizer = sgd_with_momentum(net->parameters());  // the inner module's serve as well
         const auto reference_optimizer = sgd_with_momentum(reference->parameters());
         for (int step = 0; step < 3; ++step) {
           const auto batch = Batch::of_step(step, 4);
@@ -126,6 +139,24 @@ TEST(Gradients, SurviveEveryWayOfZeroing) {  // R50
         EXPECT_FALSE(::testing::Test::HasFailure()) << "way " << way << " views " << views;
       }
     }
+  });
+}
+
+TEST(Gradients, ThatTheUserHasSwappedBetweenParametersAccumulateRightly) {
+  struct PairImpl : torch::nn::Module {
+    torch::Tensor a = register_parameter("a", torch::ones({2}));
+    torch::Tensor b = register_parameter("b", torch::ones({2}));
+    torch::Tensor forward(torch::Tensor x) { return x * (a + 10 * b); }
+  };
+  run_ranks(2, [](const Group& group) {
+    const auto net = std::make_shared<PairImpl>();
+    DistributedDataParallel model(net, group);
+    const auto x = torch::full({2}, 1.0 + group->rank());
+    model(x).sum().backward();
+    std::swap(net->a.mutable_grad(), net->b.mutable_grad());
+    model(x).sum().backward();
+    EXPECT_TRUE(torch::equal(net->a.grad(), torch::full({2}, 16.5))) << net->a.grad();
+    EXPECT_TRUE(torch::equal(net->b.grad(), torch::full({2}, 16.5))) << net->b.grad();
   });
 }
 
@@ -314,6 +345,29 @@ TEST(Gradients, OfParametersWithoutElementsBlockNothing) {  // R31
   }
 }
 
+TEST(Gradients, AreAveragedEarlyThoughABucketHasNoElements) {  // R31
+  struct NetImpl : torch::nn::Module {
+    torch::Tensor first = register_parameter("first", torch::ones({1}));
+    torch::Tensor last = register_parameter("last", torch::ones({1}));
+    torch::Tensor extra = register_parameter("extra", torch::zeros({0, 16}, torch::kDouble));
+    torch::Tensor forward(torch::Tensor x) {
+      auto hidden = x * first;
+      hidden.register_hook([this](const at::Tensor&) {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        while (last.grad().item<double>() != 1.5 && std::chrono::steady_clock::now() < deadline)
+          std::this_thread::yield();
+        EXPECT_EQ(last.grad().item<double>(), 1.5);
+      });
+      return hidden * last;
+    }
+  };
+  run_ranks(2, [](const Group& group) {
+    DistributedDataParallel model(std::make_shared<NetImpl>(), group,
+                                  {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+    model(torch::full({1}, 1.0 + group->rank())).sum().backward();
+  });
+}
+
 TEST(Gradients, ThatAreSparseAreRefusedOnEveryRank) {
   run_ranks(2, [](const Group& group) {
     torch::nn::Embedding net(torch::nn::EmbeddingOptions(10, 4).sparse(true));
@@ -356,6 +410,46 @@ TEST(Gradients, AreRightAgainAfterABackwardThatThrewOnEveryRank) {
       model(x.chunk(2)[group->rank()], false).mean().backward();
       reference.forward(x, false).mean().backward();
       expect_same_gradients(*net, reference, 1e-5);
+    }
+  });
+}
+
+TEST(Gradients, AreRightAfterASwallowedThrowThoughNoForwardCameBetween) {
+  run_ranks(2, [](const Group& group) {
+    const auto net = std::make_shared<FusedImpl>();
+    DistributedDataParallel model(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+    const auto x = torch::full({1, 3}, 1.0 + group->rank());
+    for (const bool under_no_sync : {true, false}) {
+      auto bad = model(x, true).sum(), good = model(x, false).sum(), other = model(x, false).sum();
+      {
+        std::optional<NoSync> guard;
+        if (under_no_sync) guard.emplace(model->no_sync());
+        EXPECT_THROW(bad.backward(), std::runtime_error);
+      }
+      net->zero_grad();
+      good.backward();
+      EXPECT_TRUE(same_on_all_ranks(*group, net->first->weight.grad())) << under_no_sync;
+      EXPECT_THROW(model(x, true).sum().backward(), std::runtime_error);
+      net->zero_grad();
+      std::thread([&] { other.backward(); }).join();
+      EXPECT_TRUE(same_on_all_ranks(*group, net->first->weight.grad())) << under_no_sync;
+    }
+  });
+}
+
+TEST(Gradients, ThatAreVoidAreUndefinedSoThatAStepChangesNothing) {
+  run_ranks(2, [](const Group& group) {
+    for (const bool views : {true, false}) {
+      Branch net;
+      DistributedDataParallel model(net, group, {.gradient_as_bucket_view = views});
+      const auto optimizer = sgd_with_momentum(net->parameters());
+      EXPECT_NE(gradient_error([&] { model(torch::full({1, 3}, 1.0 + group->rank()), group->rank() == 0).sum().backward(); }),
+                "no GradientError");
+      optimizer->step();
+      for (const auto& parameter : net->parameters()) {
+        EXPECT_FALSE(parameter.grad().defined());
+        EXPECT_TRUE(same_on_all_ranks(*group, parameter));
+      }
     }
   });
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "ddp/distributed_data_parallel.hpp"
 #include "support/ranks.hpp"
 #include "support/training.hpp"
@@ -120,6 +122,22 @@ TEST(Buffers, FollowRankZeroInEachTrainingForward) {
     step(1);
     step(2);
     EXPECT_FALSE(same_on_all_ranks(*group, net->norm->running_mean));
+  });
+}
+
+TEST(Buffers, FollowRankZeroAfterTheyWereLoaded) {
+  run_ranks(2, [](const Group& group) {
+    const auto net = std::make_shared<NormImpl>();
+    DistributedDataParallel model(net, group);
+    torch::nn::BatchNorm1d saved(3);
+    saved->running_mean.fill_(5);
+    std::stringstream file;
+    torch::save(saved, file);
+    torch::load(net->norm, file);
+    if (group->rank() == 1) net->norm->running_mean.fill_(7);
+    model(torch::zeros({2, 3})).sum().backward();
+    EXPECT_TRUE(close(net->norm->running_mean, torch::full({3}, 4.5), 1e-6));
+    EXPECT_TRUE(same_on_all_ranks(*group, net->linear->weight.grad()));
   });
 }
 

@@ -255,7 +255,7 @@ void become_program(const Environment& environment, const std::string& path,
 
 ::testing::AssertionResult same_on_all_ranks(ProcessGroup& group, const at::Tensor& tensor) {
   const auto dense = tensor.detach().contiguous();
-  std::string bytes = dense.dtype().name().data();
+  std::string bytes = c10::toString(dense.scalar_type());
   for (const auto size : dense.sizes()) bytes += ' ' + std::to_string(size);
   bytes += '\n';
   bytes.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());

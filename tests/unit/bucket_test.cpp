@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+
 namespace ddp {
 namespace {
 
@@ -67,6 +69,29 @@ TEST(Bucket, HoldsEveryFloatingAndComplexDtype) {
     EXPECT_TRUE(torch::equal(bucket.view(0), torch::full({3}, 2, dtype))) << dtype;
     EXPECT_EQ(bucket.view(0).scalar_type(), dtype);
   }
+}
+
+TEST(Bucket, KeepsItsSlotWhateverTheHolderOfTheViewDoesToIt) {
+  Bucket bucket({torch::ones({2})}, zeroed);
+  const std::vector<std::function<void(at::Tensor)>> ways{
+      [](at::Tensor view) { view.set_data(torch::zeros({2})); }, [](at::Tensor view) { view.resize_({0}); },
+      [](at::Tensor view) { view.unsqueeze_(0); }, [](at::Tensor view) { view.requires_grad_(); }};
+  for (std::size_t way = 0; way < ways.size(); ++way) {
+    ways[way](bucket.view(0));
+    bucket.reset();
+    EXPECT_TRUE(bucket.put(0, torch::full({2}, 4.0 + static_cast<double>(way)), scale(1)));
+    EXPECT_TRUE(torch::equal(bucket.view(0), bucket.flat())) << way;
+    EXPECT_TRUE(same_memory(bucket.view(0), bucket.flat())) << way;
+    EXPECT_FALSE(bucket.view(0).requires_grad()) << way;
+  }
+}
+
+TEST(Bucket, GivesTheSameViewAgainWhileItIsWhole) {
+  Bucket bucket({torch::ones({2})}, zeroed);
+  const auto view = bucket.view(0);
+  EXPECT_TRUE(view.is_same(bucket.view(0)));
+  EXPECT_TRUE(bucket.owns(view));
+  EXPECT_FALSE(bucket.owns(torch::ones({2})));
 }
 
 TEST(Bucket, GivesViewsThatCanBeDetachedInPlace) {

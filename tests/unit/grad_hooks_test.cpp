@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <stdexcept>
+#include <thread>
 
 namespace ddp {
 namespace {
@@ -13,7 +14,7 @@ using torch::autograd::variable_list;
 
 // Counts what the hooks say.
 struct Ears {
-  int backwards = 0, gradients = 0, finishes = 0;
+  int backwards = 0, gradients = 0, finishes = 0, abandoned = 0;
   std::vector<at::Tensor> parameters;
   GradHooks hooks;
 
@@ -21,7 +22,7 @@ struct Ears {
       : parameters(std::move(tensors)),
         hooks(parameters, {[this] { ++backwards; },
                            [this](std::size_t i) { gradients += parameters[i].grad().defined() ? 1 : 1000; },
-                           [this] { ++finishes; }}) {}
+                           [this] { ++finishes; }, [this] { ++abandoned; }}) {}
   std::vector<int> counts() {
     const std::vector<int> values{backwards, gradients, finishes};
     backwards = gradients = finishes = 0;
@@ -131,9 +132,25 @@ TEST(GradHooks, HearTheNextBackwardAfterOneThatThrew) {
   EXPECT_EQ(ears.counts(), heard(0, 2, 1));
 }
 
+TEST(GradHooks, NoticeABackwardThatThrewWhenTheNextOneBeginsOnAnyThread) {
+  Ears ears({weight(), weight()});
+  const auto& p = ears.parameters;
+  auto bad = Checkpointed::apply(p[0] * 2, p[1], 2, true), good = p[0].mm(p[1]);
+  ears.hooks.watch(bad);
+  ears.hooks.watch(good);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_THROW(bad.sum().backward({}, true), std::runtime_error);
+    ears.counts();
+    EXPECT_EQ(ears.abandoned, round);
+    std::thread([&] { good.sum().backward({}, true); }).join();
+    EXPECT_EQ(ears.abandoned, round + 1);
+    EXPECT_EQ(ears.counts(), heard(1, 2, 1));
+  }
+}
+
 TEST(GradHooks, PassAnExceptionOfFinishToTheCallerOfBackwardWithItsType) {
   const std::vector<at::Tensor> parameters{weight()};
-  GradHooks hooks(parameters, {[] {}, [](std::size_t) {}, [] { throw std::out_of_range("told by finish"); }});
+  GradHooks hooks(parameters, {[] {}, [](std::size_t) {}, [] { throw std::out_of_range("told by finish"); }, [] {}});
   EXPECT_THROW((parameters[0] * 2).sum().backward(), std::out_of_range);
 }
 
@@ -165,10 +182,16 @@ TEST(GradHooks, AreSilentOnceDestroyed) {
 TEST(GradHooks, NameTheParameterThatWasConvertedInPlace) {
   torch::nn::Linear first(2, 2), second(2, 2);
   const std::vector<at::Tensor> parameters{first->weight, second->weight};
-  GradHooks hooks(parameters, {[] {}, [](std::size_t) {}, [] {}});
+  int gradients = 0;
+  GradHooks hooks(parameters, {[] {}, [&](std::size_t) { ++gradients; }, [] {}, [] {}});
   EXPECT_FALSE(hooks.first_unhooked(parameters));
   second->to(torch::kDouble);
   EXPECT_EQ(hooks.first_unhooked(parameters), 1u);
+  EXPECT_FALSE(hooks.first_unhooked(parameters, 2));
+  hooks.hook_again(1, second->weight);
+  EXPECT_FALSE(hooks.first_unhooked(parameters));
+  second->weight.sum().backward();
+  EXPECT_EQ(gradients, 1);
 }
 
 }  // namespace

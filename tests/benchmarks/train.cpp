@@ -1,0 +1,135 @@
+// Trains one network with DistributedDataParallel and prints, from rank 0, one line of JSON with what a step costs.
+//
+//   train --model mlp|resnet|gpt  --steps N  --warmup N  --no-views  --bucket-cap-mb X
+//
+// A step: gradients to none, forward, cross-entropy, backward, SGD. One thread a rank unless OMP_NUM_THREADS says
+// otherwise. Its keys are those of the programs that compare.sh runs beside it.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ddp/distributed_data_parallel.hpp"
+#include "ddp/run.hpp"
+#include "measure.hpp"
+#include "networks.hpp"
+#include "options.hpp"
+
+namespace {
+
+using ddp::benchmarks::now_s;
+using ddp::benchmarks::Options;
+using ddp::benchmarks::quantile;
+using ddp::benchmarks::Usage;
+
+// What one rank measured, in the order in which the ranks exchange it.
+enum Figure { median_ms, mean_ms, peak_mb, user_ms, system_ms, process_s, launch_s, last_loss, figures };
+using Figures = std::vector<double>;
+
+// The result of one key for every rank: "key": [1, 2].
+std::string list(const char* key, const std::vector<Figures>& ranks, Figure figure) {
+  std::string text = std::string(", \"") + key + "\": [";
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    char number[32];
+    std::snprintf(number, sizeof number, "%s%.6g", rank == 0 ? "" : ", ", ranks[rank][figure]);
+    text += number;
+  }
+  return text + ']';
+}
+
+double latest(const std::vector<Figures>& ranks, Figure figure) {
+  double value = -1;
+  for (const auto& rank : ranks) value = std::max(value, rank[figure]);
+  return value;
+}
+
+std::vector<Figures> of_all_ranks(const Figures& mine, ddp::ProcessGroup& group) {
+  std::vector<Figures> ranks;
+  for (const auto& row : group.all_gather(torch::tensor(mine, torch::kDouble)))
+    ranks.emplace_back(row.const_data_ptr<double>(), row.const_data_ptr<double>() + figures);
+  return ranks;
+}
+
+ddp::DistributedDataParallelOptions options_of(const Options& options) {
+  ddp::DistributedDataParallelOptions result;
+  result.bucket_cap_mb = options.number("bucket-cap-mb", result.bucket_cap_mb);
+  result.gradient_as_bucket_view = !options.has("no-views");
+  return result;
+}
+
+void print(const Options& options, const ddp::benchmarks::Task& task, const std::vector<double>& step_ms,
+           const std::vector<Figures>& ranks, double first_loss) {
+  std::int64_t elements = 0;
+  const auto parameters = task.network->parameters();
+  for (const auto& parameter : parameters) elements += parameter.numel();
+  std::printf(R"({"peer": "ddp", "mode": "%s", "model": "%s", "world": %zu, "batch": %lld, "params": %lld, )"
+              R"("tensors": %zu, "grad_mb": %.6g, "steps": %zu, "bucket_cap_mb": %g, )"
+              R"("ms_median": %.6g, "ms_p10": %.6g, "ms_p90": %.6g%s%s%s%s%s, )"
+              R"("startup_process_s": %.4g, "startup_launch_s": %.4g, "loss_first": %.8g%s})"
+              "\n",
+              options.has("no-views") ? "no views" : "views", options.text("model", "mlp").c_str(), ranks.size(),
+              static_cast<long long>(task.input.size(0)), static_cast<long long>(elements), parameters.size(),
+              static_cast<double>(elements) * 4e-6, step_ms.size(), options_of(options).bucket_cap_mb,
+              quantile(step_ms, 0.5), quantile(step_ms, 0.1), quantile(step_ms, 0.9),
+              list("ms_median_ranks", ranks, median_ms).c_str(), list("ms_mean_ranks", ranks, mean_ms).c_str(),
+              list("rss_mb_ranks", ranks, peak_mb).c_str(), list("user_ms_step_ranks", ranks, user_ms).c_str(),
+              list("sys_ms_step_ranks", ranks, system_ms).c_str(), latest(ranks, process_s), latest(ranks, launch_s),
+              first_loss, list("loss_last_ranks", ranks, last_loss).c_str());
+}
+
+// Runs the timed steps; returns what each took, in ms, and notes what they cost.
+std::vector<double> measure(const std::function<torch::Tensor()>& step, int steps, Figures& mine) {
+  std::vector<double> step_ms;
+  torch::Tensor loss;
+  const auto before = Usage::of_process();
+  const double start = now_s();
+  for (int i = 0; i < steps; ++i) {
+    const double step_start = now_s();
+    loss = step();
+    step_ms.push_back((now_s() - step_start) * 1e3);
+  }
+  mine[mean_ms] = (now_s() - start) / steps * 1e3;
+  const auto after = Usage::of_process();
+  mine[median_ms] = quantile(step_ms, 0.5);
+  mine[user_ms] = (after.user_s - before.user_s) / steps * 1e3;
+  mine[system_ms] = (after.system_s - before.system_s) / steps * 1e3;
+  mine[peak_mb] = after.peak_mb;
+  mine[last_loss] = loss.item<double>();
+  return step_ms;
+}
+
+void train(const Options& options) {
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  torch::set_num_threads(threads == nullptr ? 1 : std::atoi(threads));
+  const auto group = ddp::init_process_group();
+  const auto task = ddp::benchmarks::make_task(options.text("model", "mlp"), group->rank());
+  ddp::DistributedDataParallel model(task.network, group, options_of(options));
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01));
+  const auto step = [&] {
+    optimizer.zero_grad();
+    const auto loss = task.loss(model(task.input));
+    loss.backward();
+    optimizer.step();
+    return loss.detach();
+  };
+
+  Figures mine(figures);
+  const double first_loss = step().item<double>();
+  mine[process_s] = ddp::benchmarks::since_process_start_s();
+  mine[launch_s] = ddp::benchmarks::since_launch_s();
+  for (int i = 1; i < options.count("warmup", 4); ++i) step();
+  group->barrier();
+  const auto step_ms = measure(step, options.count("steps", task.steps), mine);
+  const auto ranks = of_all_ranks(mine, *group);
+  if (group->rank() == 0) print(options, task, step_ms, ranks, first_loss);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return ddp::run([&] { train(Options(count, arguments, {"model", "steps", "warmup", "no-views", "bucket-cap-mb"})); });
+}
