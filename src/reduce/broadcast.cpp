@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "comm/planned_calls.hpp"
+
 namespace ddp {
 namespace {
 
@@ -56,7 +58,7 @@ void CoalescedBroadcast::run(ProcessGroup& group) {
   const at::AutoDispatchBelowADInplaceOrView no_new_version;
   if (group.rank() == 0)
     for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].copy_(tensors_[i]);
-  group.broadcast(bytes_, 0, {.label = "parameters and buffers"});
+  comm::PlannedCalls::broadcast(group, bytes_, {.label = "parameters and buffers"}).wait();
   if (group.rank() != 0)
     for (std::size_t i = 0; i < slots_.size(); ++i) tensors_[i].copy_(slots_[i]);
 }
