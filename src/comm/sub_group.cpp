@@ -2,6 +2,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <exception>
+#include <functional>
 #include <sstream>
 #include <stdexcept>
 
@@ -72,6 +74,22 @@ comm::Arrival meet(ProcessGroup& parent, comm::Session* session, const Environme
   return arrival;
 }
 
+// Nobody goes on before all members are connected: they need what the others serve, the store above all.
+void finish_together(ProcessGroup& parent, const std::function<void()>& connect) {
+  std::exception_ptr own;
+  std::string text;
+  try {
+    connect();
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    text = error.what();
+  }
+  const auto troubles = parent.all_gather_bytes(text, {.label = "end of new_group"});
+  if (own) std::rethrow_exception(own);
+  for (const auto& trouble : troubles)
+    if (!trouble.empty()) throw CommError(parent.origin(), kPart, "a rank could not connect: " + trouble);
+}
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks, const SubGroupOptions& options) {
@@ -87,17 +105,23 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
     impl->session = impl_->session->part(members, std::move(store));
   }
   const auto first = meet(*this, impl->session.get(), impl->environment, members[0]);
-  if (!is_member) return nullptr;
   impl->timeout = options.timeout.value_or(timeout());
   impl->device = device();
   impl->backend_name = members.size() == 1 ? "none" : impl_->backend_name;
-  if (members.size() > 1) {
-    if (!first.host.empty() && !impl->environment.single_host()) impl->environment.master_address = first.host;
+  const auto connected = [&] {
+    if (!is_member || members.size() == 1) return;
+    if (!impl->environment.single_host()) impl->environment.master_address = first.host;
     impl->session->open_link(impl->environment, first, impl->timeout);
     comm::remember(impl->session);
     impl->connect(kPart);
+  };
+  try {
+    finish_together(*this, connected);
+  } catch (...) {
+    if (is_member) impl->session->leave();
+    throw;
   }
-  return std::make_shared<ProcessGroup>(std::move(impl));
+  return is_member ? std::make_shared<ProcessGroup>(std::move(impl)) : nullptr;
 }
 
 }  // namespace ddp

@@ -93,12 +93,12 @@ TEST(SubGroup, ATimeoutNamesRanksOfTheWorld) {
 }
 
 // Rank 2 goes as `end` says while rank 1 needs it in their group of two.
-void expect_lost(const std::function<void(const Group& whole, Group& part)>& end, const std::string& text) {
+void expect_lost(const std::function<void(const Group& whole, const Group& part)>& end, const std::string& text) {
   const auto outcomes = observe_ranks(3, [&](const Environment& environment) {
     ProcessGroupOptions options;
     options.environment = environment;
     const auto group = init_process_group(options);
-    auto part = group->new_group({1, 2});
+    const auto part = group->new_group({1, 2});
     if (group->rank() == 2) return end(group, part);
     if (group->rank() == 0) return;
     try {
@@ -115,7 +115,7 @@ void expect_lost(const std::function<void(const Group& whole, Group& part)>& end
 
 TEST(SubGroup, ARankThatDiesEndsItsWaits) {
   expect_lost(
-      [](const Group&, Group& part) {
+      [](const Group&, const Group& part) {
         part->barrier();
         ::_exit(0);
       },
@@ -124,7 +124,7 @@ TEST(SubGroup, ARankThatDiesEndsItsWaits) {
 
 TEST(SubGroup, ARankThatFailsInTheWholeEndsItsWaits) {
   expect_lost(
-      [](const Group& whole, Group& part) {
+      [](const Group& whole, const Group& part) {
         part->barrier();
         whole->fail("the data is bad");
       },
@@ -133,7 +133,7 @@ TEST(SubGroup, ARankThatFailsInTheWholeEndsItsWaits) {
 
 TEST(SubGroup, ARankThatLeavesEndsItsWaits) {
   expect_lost(
-      [](const Group&, Group& part) {
+      [](const Group&, const Group& part) {
         part->barrier();
         part->shutdown();
       },
