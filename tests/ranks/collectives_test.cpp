@@ -263,13 +263,13 @@ TEST(Collectives, AsynchronousCallsOfAllKindsMayBeUnderWayTogether) {
 TEST(Collectives, AnAsynchronousCallReturnsBeforeTheOthersMakeIt) {
   const Gate returned;
   run_ranks(2, [&](const Group& group) {
-    auto tensor = at::ones({3});
+    std::array tensors{at::ones({3}), at::ones({4}), at::ones({5})};
     std::vector<Work> works;
     if (group->rank() == 1) returned.pass();
-    for (int i = 0; i < 3; ++i) works.push_back(group->all_reduce_async(tensor));
+    for (auto& tensor : tensors) works.push_back(group->all_reduce_async(tensor));
     if (group->rank() == 0) returned.open();
     for (const auto& work : works) work.wait();
-    EXPECT_TRUE(at::equal(tensor, at::full({3}, 8.0)));
+    for (const auto& tensor : tensors) EXPECT_TRUE(at::equal(tensor, at::full_like(tensor, 2)));
   });
 }
 
