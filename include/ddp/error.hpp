@@ -50,6 +50,13 @@ class CommError : public Error {
   using Error::Error;
 };
 
+/// The ranks made different calls (another operation, size, dtype, root or order). Thrown on every rank,
+/// before any tensor moved: the group is not broken.
+class CallMismatchError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 /// A collective did not end within its timeout.
 class TimeoutError : public CommError {
  public:

@@ -40,12 +40,31 @@ struct CallOptions {
   std::string label = {};  ///< shown where the call is named in errors and logs
 };
 
+/// Options of a group of some of another group's ranks.
+struct SubGroupOptions {
+  std::optional<std::chrono::milliseconds> timeout = std::nullopt;  ///< unset: the larger group's
+};
+
+/// How many rows of all_to_all's tensors belong to each rank. Empty: as many for each.
+struct Splits {
+  std::vector<std::int64_t> input = {};
+  std::vector<std::int64_t> output = {};
+};
+
+namespace comm {
+struct PlannedCalls;
+}
+
 /// A group of ranks over one backend. Every collective is numbered and recorded.
 ///
+/// Before a call's tensors move, the ranks compare what they have called: where operation, dtype, sizes
+/// or root differ, all throw CallMismatchError.
+///
 /// Threads: calls from several threads are safe, but all ranks must make them in the same order.
-/// Tensors: on device(); any strides; results are written in place.
-/// Errors: see Work::wait(). A broken group throws the same error again at every later call.
-/// Lifetime: shared. The destructor says goodbye without waiting; shutdown() waits a little.
+/// Tensors: on device(); any strides, no elements included; results are written in place.
+/// Errors: see Work::wait(); std::logic_error for misuse that one rank can see, before it sends. A broken group throws
+/// the same error again at every later call. Lifetime: shared. The destructor says goodbye without waiting; shutdown()
+/// waits a little.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   struct Impl;
@@ -54,32 +73,80 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  /// Collective. Reduces element by element over the ranks. Half types are summed in float and
-  /// rounded once; complex knows sum, avg; bool and integers know no avg.
+  /// Collective. Reduces element by element over the ranks, in place on every rank. Half types are
+  /// summed in float and rounded once; complex knows sum, avg; bool and integers know no avg.
   void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   [[nodiscard]] Work all_reduce_async(at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-  /// Collective. Copies rank `root`'s tensor to all, byte by byte: any dtype.
+  /// Collective. The same with the result on rank `root` alone; the other ranks' tensors stay as they are.
+  void reduce(at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+  [[nodiscard]] Work reduce_async(at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum,
+                                  const CallOptions& options = {});
+
+  /// Collective. The same, and rank r gets the r-th part: input [size() * n, ...], output [n, ...].
+  void reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum,
+                      const CallOptions& options = {});
+  [[nodiscard]] Work reduce_scatter_async(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum,
+                                          const CallOptions& options = {});
+
+  /// Collective. Copies rank `root`'s tensor to all, byte by byte: any dtype, as in all that follow.
   void broadcast(at::Tensor& tensor, int root = 0, const CallOptions& options = {});
   [[nodiscard]] Work broadcast_async(at::Tensor& tensor, int root = 0, const CallOptions& options = {});
 
   /// Collective. Every rank's tensor, in rank order. Dtype and all dimensions but the first must
-  /// agree; the first may differ, 0 included. Any dtype.
+  /// agree; the first may differ, 0 included. At most 14 dimensions.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, const CallOptions& options = {});
-  /// The sizes are exchanged before this returns; `output` is filled when wait() returns and must
-  /// live until then.
+  /// `output` is filled when wait() returns and must live until then.
   [[nodiscard]] Work all_gather_async(std::vector<at::Tensor>& output, const at::Tensor& tensor,
                                       const CallOptions& options = {});
+
+  /// Collective. The same on rank `root` alone; empty elsewhere.
+  std::vector<at::Tensor> gather(const at::Tensor& tensor, int root = 0, const CallOptions& options = {});
+  [[nodiscard]] Work gather_async(std::vector<at::Tensor>& output, const at::Tensor& tensor, int root = 0,
+                                  const CallOptions& options = {});
+
+  /// Collective. Rank r's output becomes rank `root`'s input[r]; `input` is read on `root` alone.
+  void scatter(at::Tensor& output, const std::vector<at::Tensor>& input, int root = 0, const CallOptions& options = {});
+  [[nodiscard]] Work scatter_async(at::Tensor& output, const std::vector<at::Tensor>& input, int root = 0,
+                                   const CallOptions& options = {});
+
+  /// Collective. The r-th part of the input's rows goes to rank r, and the r-th part of the output's
+  /// rows comes from rank r.
+  void all_to_all(at::Tensor& output, const at::Tensor& input, const Splits& splits = {},
+                  const CallOptions& options = {});
+  [[nodiscard]] Work all_to_all_async(at::Tensor& output, const at::Tensor& input, const Splits& splits = {},
+                                      const CallOptions& options = {});
+
+  /// A message to one rank, which calls recv() with a tensor of the same dtype and sizes. Messages
+  /// between two ranks arrive in order; they have numbers of their own. Returns once it is under way
+  /// and the other rank has called recv(), so two ranks that both send first wait for ever: use
+  /// send_async() there. Errors: CallMismatchError on both, else as for collectives.
+  void send(const at::Tensor& tensor, int to, const CallOptions& options = {});
+  void recv(at::Tensor& tensor, int from, const CallOptions& options = {});
+  [[nodiscard]] Work send_async(const at::Tensor& tensor, int to, const CallOptions& options = {});
+  [[nodiscard]] Work recv_async(at::Tensor& tensor, int from, const CallOptions& options = {});
 
   /// Collective. Returns once every rank has called it.
   void barrier(const CallOptions& options = {});
   [[nodiscard]] Work barrier_async(const CallOptions& options = {});
+  /// Collective. The same over the store, some milliseconds slower: a TimeoutError's first line names
+  /// every rank that has not come.
+  void monitored_barrier(const CallOptions& options = {});
 
-  /// Collective. Byte strings of any length.
+  /// Collective, but for messages. Byte strings of any length, which may differ between the ranks.
   std::string broadcast_bytes(std::string bytes, int root = 0, const CallOptions& options = {});
   std::vector<std::string> all_gather_bytes(std::string_view bytes, const CallOptions& options = {});
   [[nodiscard]] Work all_gather_bytes_async(std::vector<std::string>& output, std::string_view bytes,
                                             const CallOptions& options = {});
+  std::vector<std::string> gather_bytes(std::string_view bytes, int root = 0, const CallOptions& options = {});
+  std::string scatter_bytes(const std::vector<std::string>& parts, int root = 0, const CallOptions& options = {});
+  void send_bytes(std::string_view bytes, int to, const CallOptions& options = {});
+  std::string recv_bytes(int from, const CallOptions& options = {});
+
+  /// Collective over all ranks of this group. A group of some of them, which are its ranks 0, 1, ... in
+  /// ascending order; null on the others. It has its own numbers, and it fails on its own or with this
+  /// group's fail(). Errors name ranks of the world. Errors: as init_process_group().
+  std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubGroupOptions& options = {});
 
   /// Memory that suits this backend's reductions, zeroed: uint8 [bytes] on device().
   at::Tensor allocate(std::int64_t bytes);
@@ -96,15 +163,16 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// for the others. Afterwards a lost peer is no error and a collective is a std::logic_error.
   void shutdown() noexcept;
 
-  int rank() const noexcept;
+  int rank() const noexcept;  ///< in this group
   int size() const noexcept;
-  Origin origin() const noexcept;
+  Origin origin() const noexcept;  ///< this rank in the world, for errors
   at::Device device() const noexcept;
   const Environment& environment() const noexcept;
   std::string_view backend() const noexcept;  ///< "gloo"; "none" in a world of one
   std::chrono::milliseconds timeout() const noexcept;
 
  private:
+  friend struct comm::PlannedCalls;
   std::unique_ptr<Impl> impl_;
 };
 

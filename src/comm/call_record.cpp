@@ -5,14 +5,16 @@
 namespace ddp::comm {
 
 std::string Call::name() const {
-  std::string text = operation + " #" + std::to_string(number);
+  std::string text = operation;
+  if (number > 0) text += " #" + std::to_string(number);
   if (!label.empty()) text += " \"" + label + '"';
   if (step >= 0) text += ", step " + std::to_string(step);
   return text;
 }
 
 std::string Call::description() const {
-  std::string text = operation + " #" + std::to_string(number);
+  std::string text = operation;
+  if (number > 0) text += " #" + std::to_string(number);
   if (!label.empty()) text += " \"" + label + '"';
   if (!amount.empty()) text += " (" + amount + ')';
   if (step >= 0) text += " in step " + std::to_string(step);
@@ -38,8 +40,17 @@ Call CallRecord::enter(std::string operation, std::string amount, std::string la
   return call;
 }
 
+void CallRecord::enter_message(const Call& call) {
+  const std::lock_guard lock(mutex_);
+  messages_.insert(call.description());
+}
+
 void CallRecord::complete(const Call& call) {
   const std::lock_guard lock(mutex_);
+  if (call.number == 0) {
+    if (const auto found = messages_.find(call.description()); found != messages_.end()) messages_.erase(found);
+    return;
+  }
   if (!last_completed_ || last_completed_->number < call.number) last_completed_ = call;
 }
 
@@ -58,6 +69,7 @@ std::optional<std::int64_t> CallRecord::step_of(std::uint64_t number) const {
 std::string CallRecord::status() const {
   const std::lock_guard lock(mutex_);
   std::string text = last_completed_ ? "last completed " + last_completed_->description() : "completed no call yet";
+  for (const auto& message : messages_) text += ", waiting in " + message;
   const bool inside = last_entered_ && (!last_completed_ || last_completed_->number < last_entered_->number);
   if (!inside) {
     text += ", now not in a collective";

@@ -7,17 +7,20 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 namespace ddp::comm {
 
 /// One collective call. Numbers count from 1 and agree between the ranks.
+/// A message between two ranks has number 0: the others do not count it.
 struct Call {
   std::uint64_t number = 0;
   std::string operation;   ///< "all_reduce"
   std::string amount;      ///< "64 floats"; empty where nothing is moved
   std::string label;       ///< the caller's, may be empty
   std::int64_t step = -1;  ///< -1: no step was marked
+  int peer = -1;           ///< a message's other rank
 
   /// `all_reduce #12 "bucket 1", step 5`
   std::string name() const;
@@ -34,6 +37,8 @@ class CallRecord {
   Call next(std::string operation, std::string amount, std::string label) const;
   /// Numbers the call and notes that it has begun.
   Call enter(std::string operation, std::string amount, std::string label);
+  /// Notes that a message has begun.
+  void enter_message(const Call& call);
   void complete(const Call& call);
 
   std::uint64_t entered() const;
@@ -52,6 +57,7 @@ class CallRecord {
   std::optional<Call> last_entered_;
   std::optional<Call> last_completed_;
   std::chrono::steady_clock::time_point entered_at_{};
+  std::multiset<std::string> messages_;  // descriptions of those under way
 };
 
 }  // namespace ddp::comm

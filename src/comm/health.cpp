@@ -59,6 +59,13 @@ std::optional<Breakage> Health::departure() const {
   return departure_of(left_.begin()->first, left_.begin()->second);
 }
 
+std::optional<Breakage> Health::departure(int rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = left_.find(rank);
+  if (found == left_.end()) return std::nullopt;
+  return departure_of(rank, found->second);
+}
+
 std::optional<Breakage> Health::find_obstacle(std::uint64_t number) const {
   if (breakage_) return breakage_;
   for (const auto& [rank, last_call] : left_)

@@ -53,6 +53,8 @@ class Health {
   std::optional<Breakage> obstacle(std::uint64_t number) const;
   /// A rank that has left, whichever call it was after: the likely reason of a broken connection.
   std::optional<Breakage> departure() const;
+  /// That of this rank.
+  std::optional<Breakage> departure(int rank) const;
 
   /// Runs `change` and wakes all who wait.
   template <class Change>

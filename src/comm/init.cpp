@@ -66,11 +66,10 @@ void introduce(const Environment& environment, const std::string& host) {
 // The device of this rank, set before anything else can touch another one.
 at::Device take_device() { return at::kCPU; }
 
-void connect(ProcessGroup::Impl& impl, const ProcessGroupOptions& options) {
-  impl.session = comm::Session::join(impl.environment, options.store_file, impl.timeout);
-  comm::remember(impl.session);
-  introduce(impl.environment, impl.session->arrivals()[static_cast<std::size_t>(impl.environment.rank)].host);
-  const comm::BackendSetup setup{impl.session->store(), impl.environment};
+}  // namespace
+
+void ProcessGroup::Impl::connect(std::string_view part) {
+  const comm::BackendSetup setup{session->store(), environment};
   const auto made = std::make_shared<c10::intrusive_ptr<c10d::Backend>>();
   // A rank that leaves at once must not meet one that still connects, so nobody returns before all are there.
   const auto meet = [made, setup] {
@@ -78,15 +77,13 @@ void connect(ProcessGroup::Impl& impl, const ProcessGroupOptions& options) {
     (*made)->barrier()->wait();
   };
   try {
-    impl.session->run_abandonable(kPart, impl.timeout, meet);
+    session->run_abandonable(part, timeout, meet);
   } catch (...) {
-    impl.session->leave();
+    session->leave();
     throw;
   }
-  impl.backend = std::move(*made);
+  backend = std::move(*made);
 }
-
-}  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
   comm::fail_orphans();
@@ -102,7 +99,10 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
     impl->backend_name = "none";
     impl->session = comm::Session::alone(impl->environment);
   } else {
-    connect(*impl, options);
+    impl->session = comm::Session::join(impl->environment, options.store_file, impl->timeout);
+    comm::remember(impl->session);
+    introduce(impl->environment, impl->session->arrivals()[static_cast<std::size_t>(impl->environment.rank)].host);
+    impl->connect(kPart);
   }
   share_cores(impl->session->arrivals(), impl->environment.rank);
   comm::log_summary(impl->session->arrivals(), impl->backend_name);

@@ -31,6 +31,15 @@ void ProcessGroup::all_reduce(at::Tensor& tensor, ReduceOp op, const CallOptions
   all_reduce_async(tensor, op, options).wait();
 }
 
+void ProcessGroup::reduce(at::Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {
+  reduce_async(tensor, root, op, options).wait();
+}
+
+void ProcessGroup::reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                  const CallOptions& options) {
+  reduce_scatter_async(output, input, op, options).wait();
+}
+
 void ProcessGroup::broadcast(at::Tensor& tensor, int root, const CallOptions& options) {
   broadcast_async(tensor, root, options).wait();
 }
@@ -39,6 +48,30 @@ std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor, const
   std::vector<at::Tensor> output;
   all_gather_async(output, tensor, options).wait();
   return output;
+}
+
+std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor, int root, const CallOptions& options) {
+  std::vector<at::Tensor> output;
+  gather_async(output, tensor, root, options).wait();
+  return output;
+}
+
+void ProcessGroup::scatter(at::Tensor& output, const std::vector<at::Tensor>& input, int root,
+                           const CallOptions& options) {
+  scatter_async(output, input, root, options).wait();
+}
+
+void ProcessGroup::all_to_all(at::Tensor& output, const at::Tensor& input, const Splits& splits,
+                              const CallOptions& options) {
+  all_to_all_async(output, input, splits, options).wait();
+}
+
+void ProcessGroup::send(const at::Tensor& tensor, int to, const CallOptions& options) {
+  send_async(tensor, to, options).wait();
+}
+
+void ProcessGroup::recv(at::Tensor& tensor, int from, const CallOptions& options) {
+  recv_async(tensor, from, options).wait();
 }
 
 void ProcessGroup::barrier(const CallOptions& options) { barrier_async(options).wait(); }

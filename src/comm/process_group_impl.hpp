@@ -1,17 +1,20 @@
 #pragma once
 /// process_group_impl.hpp: what a ProcessGroup is made of, and how a call goes through it:
-/// check the arguments -> enter (number, record) -> launch on the backend -> Work.
+/// check the arguments -> enter (number, record) -> compare signatures -> launch on the backend -> Work.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "comm/call_line.hpp"
 #include "comm/session.hpp"
+#include "comm/signature.hpp"
 #include "comm/wire.hpp"
 #include "comm/work_state.hpp"
 #include "ddp/process_group.hpp"
@@ -19,9 +22,29 @@
 namespace ddp {
 
 struct ProcessGroup::Impl {
-  using Pending = c10::intrusive_ptr<c10d::Work>;
+  using Pending = comm::CallLine::Pending;
+  using Signatures = std::vector<comm::Signature>;
 
-  Environment environment;
+  /// One collective, as the backend is to see it.
+  ///
+  /// The functions run later and on other threads: they hold what they use, and the backend as a plain
+  /// pointer (it lives until every call has ended, or for ever).
+  struct Plan {
+    comm::Signature signature;
+    std::string amount = {};  ///< for texts: "64 floats"
+    /// Starts a transfer that `begin` needs the result of. Empty as a rule.
+    std::function<Pending(const Signatures&)> prepare = {};
+    /// Starts the data's transfer once the ranks' signatures agree; null: there is nothing to move.
+    std::function<Pending(const Signatures&)> begin = {};
+    /// Once, in the wait() that succeeds: brings what arrived to where it belongs. May be empty.
+    std::function<void()> finish = {};
+    /// What replaces all of it in a world of one. May be empty.
+    std::function<void()> alone = {};
+    /// False: the ranks have agreed on this call before, and no signatures are exchanged.
+    bool is_signed = true;
+  };
+
+  Environment environment;  ///< its rank and world size are the group's, not the world's
   std::chrono::milliseconds timeout;
   std::string backend_name;
   at::Device device = at::kCPU;
@@ -29,36 +52,65 @@ struct ProcessGroup::Impl {
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a world of one
   int exceptions_at_birth = 0;
 
-  std::mutex order;  ///< held while a call enters the backend, so that calls leave one after the other
+  std::mutex order;  ///< held while a call is numbered and lines up, so that both orders are the same
+  std::shared_ptr<comm::CallLine> line = std::make_shared<comm::CallLine>();
+  std::uint64_t last_roll_call = 0;  ///< under `order`: number of the last monitored barrier
   std::atomic<bool> closed{false};
+
+  std::mutex message_order;                 ///< the same for messages
+  std::map<int, std::int64_t> sent, taken;  ///< messages to and from each rank
+
+  int sub_groups_made = 0;
 
   int size() const { return environment.world_size; }
   bool is_alone() const { return !backend; }
 
-  /// Numbers a call and has `launch` start it; without `launch` there is nothing to communicate.
-  Work start(const char* operation, const std::string& amount, const CallOptions& options, comm::Wire wire,
-             const std::function<Pending(std::vector<at::Tensor>&)>& launch);
+  /// Numbers the call and has it line up.
+  Work start(Plan plan, const CallOptions& options);
+  /// Throws when the group is closed.
+  void require_open(std::string_view operation) const;
   /// Under `order`: numbers a call. Throws when the group is closed or broken, or a rank has left.
   comm::Call enter(const char* operation, const std::string& amount, const CallOptions& options);
-  /// Under `order`: has the backend start the last transfer of `call`.
-  std::shared_ptr<Work::State> launch(const comm::Call& call, const CallOptions& options,
-                                      const std::function<Pending()>& begin, bool is_last = true);
-  /// Under `order`: a transfer whose result the call itself needs before it can go on.
-  void transfer_first(const comm::Call& call, const CallOptions& options, const std::function<Pending()>& begin);
 
-  /// One round of equal-sized tensors from every rank, in rank order.
-  Pending gather(std::vector<at::Tensor>& outputs, at::Tensor input);
-  Work all_gather(std::vector<at::Tensor>& output, const at::Tensor& tensor, const CallOptions& options);
-  Work all_gather_bytes(std::vector<std::string>& output, std::string_view bytes, const CallOptions& options);
-  std::string broadcast_bytes(std::string bytes, int root, const CallOptions& options);
+  Plan all_reduce(at::Tensor& tensor, ReduceOp op);
+  Plan broadcast(at::Tensor& tensor, int root);
+
+  /// One side of a message between two ranks.
+  struct MessagePlan {
+    bool sends = false;
+    int peer = 0;
+    comm::Signature signature;
+    std::string amount;
+    std::shared_ptr<at::Tensor> bytes;  ///< sent, or received into; undefined: as many as come
+    std::function<void()> finish;
+  };
+  Work start_message(MessagePlan plan, const CallOptions& options);
+
+  /// Collective. Makes the backend, with `part` as the name of that in errors.
+  void connect(std::string_view part);
 
   /// Leaves; `farewell` is how long rank 0 stays for the others.
   void close(std::chrono::milliseconds drain, std::chrono::milliseconds farewell) noexcept;
 
  private:
-  /// A call without a transfer.
-  Work done(const comm::Call& call);
+  std::vector<comm::CallLine::Stage> stages_of(Plan plan, const comm::Call& call);
   void release_backend() noexcept;
 };
 
+namespace comm {
+
+/// Errors: std::logic_error when `root` is no rank of the group.
+void require_root(int root, int size, const char* operation);
+/// The backend's word for it.
+c10d::ReduceOp to_c10d(ReduceOp op);
+/// `count` rows of one piece of memory, uint8 [bytes] each.
+std::vector<at::Tensor> buffers(int count, std::int64_t bytes);
+/// `bytes` with zeros up to `length`.
+at::Tensor padded(const at::Tensor& bytes, std::int64_t length);
+/// The first `length` bytes as a string.
+std::string text_in(const at::Tensor& bytes, std::int64_t length);
+/// One round of equal-sized tensors from every rank, in rank order.
+CallLine::Pending gather_all(c10d::Backend& backend, std::vector<at::Tensor>& outputs, at::Tensor input);
+
+}  // namespace comm
 }  // namespace ddp

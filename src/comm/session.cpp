@@ -3,8 +3,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -39,13 +41,21 @@ std::string random_token() {
   return token;
 }
 
+Origin origin_of(const Environment& environment) { return {environment.rank, environment.world_size}; }
+
+std::vector<int> all_ranks(const Environment& environment) {
+  std::vector<int> ranks(static_cast<std::size_t>(environment.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 }  // namespace
 
-Session::Session(const Environment& environment)
-    : origin_{environment.rank, environment.world_size}, health_(origin_, record_) {}
+Session::Session(Origin origin, std::vector<int> ranks)
+    : origin_(origin), ranks_(std::move(ranks)), health_(origin_, record_) {}
 
 std::shared_ptr<Session> Session::alone(const Environment& environment) {
-  std::shared_ptr<Session> session(new Session(environment));
+  std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
   Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
   session->arrivals_.push_back(std::move(self));
   return session;
@@ -53,10 +63,10 @@ std::shared_ptr<Session> Session::alone(const Environment& environment) {
 
 std::shared_ptr<Session> Session::join(const Environment& environment, const std::string& store_file,
                                        std::chrono::milliseconds timeout) {
-  std::shared_ptr<Session> session(new Session(environment));
+  std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
   session->store_ = open_store(environment, store_file, timeout);
   Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
-  if (environment.rank == 0) session->open_hub(self, environment.single_host());
+  if (environment.rank == 0) session->open_hub(self, environment);
 
   RollCall roll(session->store_, environment, meeting_place(environment, store_file));
   try {
@@ -83,25 +93,60 @@ std::shared_ptr<Session> Session::join(const Environment& environment, const std
   return session;
 }
 
-void Session::open_hub(Arrival& self, bool loopback_only) {
+std::shared_ptr<Session> Session::part(const std::vector<int>& ranks, c10::intrusive_ptr<c10d::Store> store) {
+  std::vector<int> in_world;
+  for (const int rank : ranks) in_world.push_back(ranks_[static_cast<std::size_t>(rank)]);
+  std::shared_ptr<Session> session(new Session(origin_, std::move(in_world)));
+  for (const int rank : ranks) session->arrivals_.push_back(arrivals_[static_cast<std::size_t>(rank)]);
+  session->store_ = std::move(store);
+  const std::lock_guard lock(parts_mutex_);
+  std::erase_if(parts_, [](const auto& part) { return part.expired(); });
+  parts_.push_back(session);
+  return session;
+}
+
+std::vector<std::shared_ptr<Session>> Session::parts() {
+  std::vector<std::shared_ptr<Session>> living;
+  const std::lock_guard lock(parts_mutex_);
+  for (const auto& part : parts_)
+    if (auto session = part.lock(); session && !session->has_left()) living.push_back(std::move(session));
+  return living;
+}
+
+void Session::open_hub(Arrival& self, const Environment& environment) {
   self.watch_token = random_token();
-  hub_ = std::make_unique<WatchHub>(WatchHub::Options{origin_.world_size, self.watch_token, loopback_only});
+  hub_ = std::make_unique<WatchHub>(
+      WatchHub::Options{environment.world_size, self.watch_token, environment.single_host()});
   self.watch_port = hub_->port();
 }
 
 void Session::open_link(const Environment& environment, const Arrival& rank_0, std::chrono::milliseconds timeout) {
   WatchLink::Options options;
-  options.host = environment.single_host() || origin_.rank == 0 ? "127.0.0.1" : environment.master_address;
+  options.host = environment.single_host() || environment.rank == 0 ? "127.0.0.1" : environment.master_address;
   options.port = rank_0.watch_port;
-  options.rank = origin_.rank;
-  options.world_size = origin_.world_size;
+  options.rank = environment.rank;
+  options.world_size = environment.world_size;
   options.token = rank_0.watch_token;
   options.connect_timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(30));
   WatchEvents events;
-  events.on_failure = [this](const Failure& failure) { health_.peer_failed(failure); };
-  events.on_left = [this](int rank, std::uint64_t last_call) { health_.peer_left(rank, last_call); };
+  events.on_failure = [this](Failure failure) {
+    failure.rank = ranks_[static_cast<std::size_t>(failure.rank)];
+    on_failure(std::move(failure));
+  };
+  events.on_left = [this](int rank, std::uint64_t last_call) {
+    health_.peer_left(ranks_[static_cast<std::size_t>(rank)], last_call);
+  };
   events.status = [this] { return record_.status(); };
   link_ = std::make_unique<WatchLink>(options, std::move(events));
+}
+
+// A rank that dies before it is under a part's watch is known here alone.
+void Session::on_failure(Failure failure) {
+  health_.peer_failed(failure);
+  if (failure.kind != Failure::Kind::lost) return;
+  for (const auto& part : parts())
+    if (std::find(part->ranks_.begin(), part->ranks_.end(), failure.rank) != part->ranks_.end())
+      part->on_failure(failure);
 }
 
 void Session::throw_if_broken(std::string_view part) const {
@@ -155,15 +200,16 @@ void Session::break_and_raise(Breakage breakage, std::string_view part) {
 void Session::fail(std::string_view text) noexcept {
   health_.break_with({Breakage::Kind::failed_here, origin_.rank, std::string(text)});
   const auto first = health_.breakage();
-  if (!link_ || reported_.exchange(true)) return;
-  link_->report(first->is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
+  if (link_ && !reported_.exchange(true))
+    link_->report(first->is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
+  for (const auto& part : parts()) part->fail(text);
 }
 
 std::string Session::every_status() {
   std::string text;
   const auto statuses = link_ ? link_->ask_all(kStatusLimit) : std::vector<std::string>{record_.status()};
   for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
-    text += "\n  rank " + std::to_string(rank) + ": ";
+    text += "\n  rank " + std::to_string(ranks_[rank]) + ": ";
     text += statuses[rank].empty() ? "no answer" : statuses[rank];
   }
   return text;

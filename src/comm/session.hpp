@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,23 @@ class Session : public std::enable_shared_from_this<Session> {
   /// Collective. Meets the other ranks and puts a watch over them.
   static std::shared_ptr<Session> join(const Environment& environment, const std::string& store_file,
                                        std::chrono::milliseconds timeout);
+  /// Some of this session's ranks, of which this is one; its watch is not open yet. It fails with fail()
+  /// here, and hears of deaths here too.
+  std::shared_ptr<Session> part(const std::vector<int>& ranks, c10::intrusive_ptr<c10d::Store> store);
+  /// The group's rank 0: opens the watch's hub and notes in `self` where it is.
+  void open_hub(Arrival& self, const Environment& environment);
+  /// Puts this rank under the watch whose hub `rank_0` has told of.
+  void open_link(const Environment& environment, const Arrival& rank_0, std::chrono::milliseconds timeout);
 
+  /// This rank in the world, whichever of its groups this is.
   Origin origin() const { return origin_; }
   Health& health() { return health_; }
   CallRecord& record() { return record_; }
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+  /// Of the group's ranks, in their order.
   const std::vector<Arrival>& arrivals() const { return arrivals_; }
+  /// The group's ranks in the world, in their order. Errors name these.
+  const std::vector<int>& ranks() const { return ranks_; }
 
   /// Runs `work` on a thread of its own and waits for its end, a breakage or the timeout; after
   /// either of the last two the thread is left to itself. `part` names the work in errors.
@@ -66,16 +78,19 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_orphaned() const { return orphaned_; }
 
  private:
-  explicit Session(const Environment& environment);
-  void open_hub(Arrival& self, bool loopback_only);
-  void open_link(const Environment& environment, const Arrival& rank_0, std::chrono::milliseconds timeout);
+  Session(Origin origin, std::vector<int> ranks);
+  void on_failure(Failure failure);
+  std::vector<std::shared_ptr<Session>> parts();
   void throw_if_broken(std::string_view part) const;
 
   const Origin origin_;
+  const std::vector<int> ranks_;
   CallRecord record_;
   Health health_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<Arrival> arrivals_;
+  std::mutex parts_mutex_;
+  std::vector<std::weak_ptr<Session>> parts_;
   std::atomic<int> pending_{0};
   std::atomic<bool> reported_{false};
   std::atomic<bool> left_{false};

@@ -18,22 +18,6 @@ namespace {
   throw std::logic_error(std::string(operation) + ": " + what);
 }
 
-const char* name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::avg:
-      return "avg";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::product:
-      return "product";
-  }
-  return "unknown";
-}
-
 // The dtype in which the elements are reduced.
 at::ScalarType dtype_on_wire(at::ScalarType dtype) {
   switch (dtype) {
@@ -52,21 +36,37 @@ at::ScalarType dtype_on_wire(at::ScalarType dtype) {
     case at::kBool:
       return at::kByte;
     default:
-      misuse("all_reduce", std::string("dtype ") + c10::toString(dtype) + " cannot be reduced; convert it first");
+      misuse("reduction", std::string("dtype ") + c10::toString(dtype) + " cannot be reduced; convert it first");
   }
 }
 
 void require_reducible(at::ScalarType dtype, ReduceOp op) {
   const bool complex = at::isComplexType(dtype);
   if (complex && op != ReduceOp::sum && op != ReduceOp::avg)
-    misuse("all_reduce", std::string(name_of(op)) + " is not defined for complex numbers here; reduce parts by hand");
+    misuse("reduction", std::string(name_of(op)) + " is not defined for complex numbers here; reduce parts by hand");
   if (op == ReduceOp::avg && !complex && !at::isFloatingType(dtype))
-    misuse("all_reduce", std::string("avg of ") + c10::toString(dtype) + " would not be exact; sum, then divide");
+    misuse("reduction", std::string("avg of ") + c10::toString(dtype) + " would not be exact; sum, then divide");
 }
 
 bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
 
 }  // namespace
+
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::avg:
+      return "avg";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::max:
+      return "max";
+    case ReduceOp::product:
+      return "product";
+  }
+  return "unknown";
+}
 
 void require_dense(const at::Tensor& tensor, at::Device device, std::string_view operation) {
   if (!tensor.defined()) misuse(operation, "the tensor is undefined");

@@ -19,6 +19,9 @@ struct Wire {
   std::function<void()> finish;  ///< once, after the collective; empty where nothing is to be done
 };
 
+/// "sum"
+const char* name_of(ReduceOp op);
+
 /// Errors: std::logic_error for a tensor that no collective takes: undefined, sparse, quantized, on another device.
 void require_dense(const at::Tensor& tensor, at::Device device, std::string_view operation);
 /// Errors: std::logic_error also where results cannot be written: elements that share memory.

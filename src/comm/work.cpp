@@ -17,6 +17,18 @@ constexpr std::chrono::milliseconds kNamingGrace{1500};
 // way. So every rank names the same call, the first that the failed rank did not enter.
 constexpr std::chrono::milliseconds kCompletionGrace{100};
 
+// Known to all ranks by their own comparison, so nothing that another one says is the reason.
+bool is_mismatch(const std::exception_ptr& error) {
+  if (!error) return false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const CallMismatchError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void Work::wait() const {
@@ -29,18 +41,13 @@ void Work::wait(std::chrono::milliseconds timeout) const {
 
 bool Work::is_completed() const { return !state_ || state_->is_completed(); }
 
-Work::State::State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout,
-                   bool is_last)
-    : session_(std::move(session)),
-      call_(std::move(call)),
-      timeout_(timeout),
-      deadline_(Clock::now() + timeout),
-      is_last_(is_last) {
+Work::State::State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout)
+    : session_(std::move(session)), call_(std::move(call)), timeout_(timeout), deadline_(Clock::now() + timeout) {
   session_->call_started();
 }
 
 void Work::State::complete(std::exception_ptr error) noexcept {
-  if (!error && is_last_) session_->record().complete(call_);
+  if (!error || is_mismatch(error)) session_->record().complete(call_);
   session_->health().update([&] {
     done_ = true;
     error_ = std::move(error);
@@ -73,12 +80,14 @@ void Work::State::wait_until(Clock::time_point deadline, std::chrono::millisecon
 }
 
 void Work::State::give_up(const std::exception_ptr& error, std::chrono::milliseconds limit) {
+  if (is_mismatch(error)) std::rethrow_exception(error);
   auto& health = session_->health();
   if (error) health.wait(call_.number, Clock::now() + kNamingGrace, [] { return false; });
   const auto part = call_.name();
   if (const auto obstacle = health.obstacle(call_.number)) session_->break_and_raise(*obstacle, part);
   if (error) {
-    if (const auto departure = health.departure()) session_->break_and_raise(*departure, part);
+    const auto departure = call_.peer >= 0 ? health.departure(call_.peer) : health.departure();
+    if (departure) session_->break_and_raise(*departure, part);
     session_->break_and_raise({Breakage::Kind::peer_unknown, -1, comm::text_of(error)}, part);
   }
   auto text = "timed out after " + comm::in_seconds(limit) + session_->every_status();

@@ -18,8 +18,7 @@ struct Work::State {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// One transfer of `call`; with `is_last` its end is the end of the call.
-  State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout, bool is_last);
+  State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout);
 
   /// Runs once, in the first wait() that succeeds: copies what arrived to where it belongs.
   void set_finish(std::function<void()> finish) { finish_ = std::move(finish); }
@@ -40,7 +39,6 @@ struct Work::State {
   const comm::Call call_;
   const std::chrono::milliseconds timeout_;
   const Clock::time_point deadline_;
-  const bool is_last_;
   bool done_ = false;         // under the health's lock
   std::exception_ptr error_;  // under the health's lock
   std::mutex finishing_;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "comm/planned_calls.hpp"
+
 namespace ddp {
 namespace {
 
@@ -60,7 +62,7 @@ void CoalescedBroadcast::run(ProcessGroup& group) {
   const at::AutoDispatchBelowADInplaceOrView no_new_version;
   if (group.rank() == 0)
     for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].copy_(tensors_[i]);
-  group.broadcast(bytes_, 0, {.label = "parameters and buffers"});
+  comm::PlannedCalls::broadcast(group, bytes_, {.label = "parameters and buffers"}).wait();
   if (group.rank() != 0)
     for (std::size_t i = 0; i < slots_.size(); ++i) tensors_[i].copy_(slots_[i]);
 }

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "comm/planned_calls.hpp"
 #include "ddp/log.hpp"
 #include "reduce/bucket.hpp"
 #include "reduce/grad_hooks.hpp"
@@ -130,8 +131,9 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
       unsynchronised_(parameters_.size(), false) {
   for (const auto& parameter : parameters_)
     if (GradHooks::is_hooked(parameter.tensor))
-      throw std::logic_error("ddp: " + parameter.name +
-                             " belongs to a DistributedDataParallel that still lives; destroy it before wrapping again");
+      throw std::logic_error(
+          "ddp: " + parameter.name +
+          " belongs to a DistributedDataParallel that still lives; destroy it before wrapping again");
   for (std::size_t b = 0; b < plan_.size(); ++b) {
     std::vector<at::Tensor> members;
     for (std::size_t slot = 0; slot < plan_[b].size(); ++slot) {
@@ -258,8 +260,9 @@ void Reducer::Impl::take(std::size_t index) {
   const auto [bucket, slot] = places_[index];
   auto& gradient = tensors_[index].mutable_grad();
   if (gradient.requires_grad() && !std::exchange(warned_of_graph_, true))
-    log::warn("backward() was called with create_graph; a second derivative through averaged gradients is not "
-              "supported, the averages are constants");
+    log::warn(
+        "backward() was called with create_graph; a second derivative through averaged gradients is not "
+        "supported, the averages are constants");
   const bool filled = buckets_[bucket].put(slot, gradient, scale_);
   if (as_views_) gradient = buckets_[bucket].view(slot);
   // The last bucket waits for finish(): it tells whether all of this backward went well.
@@ -272,7 +275,7 @@ void Reducer::Impl::take(std::size_t index) {
 void Reducer::Impl::launch_full_buckets() {
   while (const auto bucket = queue_.pop()) {
     try {
-      works_.push_back(group_->all_reduce_async(buckets_[*bucket].flat(), ReduceOp::sum, {.label = labels_[*bucket]}));
+      works_.push_back(comm::PlannedCalls::all_reduce(*group_, buckets_[*bucket].flat(), {.label = labels_[*bucket]}));
     } catch (...) {
       state_ = State::broken;
       broken_by_ = std::current_exception();

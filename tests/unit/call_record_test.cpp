@@ -33,6 +33,19 @@ TEST(CallRecord, TheStatusSaysWhatWasCompletedAndWhatIsUnderWay) {
   EXPECT_EQ(record.status(), "last completed all_reduce #1 (64 floats) in step 2, now not in a collective in step 3");
 }
 
+TEST(CallRecord, AMessageHasNoNumberAndIsListedWhileItIsUnderWay) {
+  CallRecord record;
+  Call message;
+  message.operation = "recv from rank 1, message 3";
+  message.amount = "64 floats";
+  record.enter_message(message);
+  EXPECT_EQ(record.entered(), 0U);
+  EXPECT_EQ(record.status(),
+            "completed no call yet, waiting in recv from rank 1, message 3 (64 floats), now not in a collective");
+  record.complete(message);
+  EXPECT_EQ(record.status(), "completed no call yet, now not in a collective");
+}
+
 TEST(CallRecord, TheLastCompletedIsTheOneWithTheHighestNumber) {
   CallRecord record;
   const auto first = record.enter("barrier", "", "a"), second = record.enter("barrier", "", "b");

@@ -1,0 +1,43 @@
+#pragma once
+/// call_line.hpp: has calls enter the backend one after the other, in the order in which they were
+/// made, although a call needs an answer from the other ranks before its data can leave.
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "comm/work_state.hpp"
+
+namespace ddp::comm {
+
+/// Threads: all members are safe. Stages run on the caller's thread or on the backend's.
+class CallLine : public std::enable_shared_from_this<CallLine> {
+ public:
+  using Pending = c10::intrusive_ptr<c10d::Work>;
+  /// Starts one transfer; null where there is nothing to move. What it throws ends the call.
+  using Stage = std::function<Pending()>;
+
+  /// Runs each stage once the one before it has ended; the last one's end is the end of the call.
+  /// Later calls wait until the last stage has begun.
+  void submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages);
+
+ private:
+  struct Entry {
+    std::shared_ptr<Work::State> state;
+    std::vector<Stage> stages;
+    std::size_t next = 0;
+  };
+  void advance();
+  /// True when the call at the front waits for the end of a stage.
+  bool begin_stages(Entry& entry);
+
+  std::mutex mutex_;
+  std::deque<Entry> waiting_;  // a deque: entries stay where they are
+  bool is_advancing_ = false;
+};
+
+}  // namespace ddp::comm

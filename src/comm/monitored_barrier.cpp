@@ -1,0 +1,106 @@
+// A barrier over the store, which works where the backend hangs and knows who has come.
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "comm/process_group_impl.hpp"
+#include "comm/text_of.hpp"
+
+namespace ddp {
+
+using comm::Breakage;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kShortestPause{1};
+constexpr std::chrono::milliseconds kLongestPause{20};  // not longer, for all wait for whoever looks last
+
+std::string key_of(std::uint64_t number, int rank) {
+  return "barrier/" + std::to_string(number) + '/' + std::to_string(rank);
+}
+
+// Who has not come, kept up to date by a thread that may have to be left to itself in the store.
+struct Roll {
+  std::vector<int> missing;  // under the health's lock, as all that follows
+  bool is_over = false;
+  bool is_abandoned = false;
+  std::exception_ptr error;
+};
+
+struct Numbers {
+  std::uint64_t call = 0;
+  std::uint64_t previous = 0;  // of the monitored barrier before, 0 if there was none
+};
+
+void call_the_roll(comm::Session& session, Roll& roll, Numbers numbers, int rank) {
+  const auto& store = session.store();
+  store->set(key_of(numbers.call, rank), std::vector<std::uint8_t>{1});
+  auto missing = roll.missing;
+  auto pause = kShortestPause;
+  for (bool go_on = true; go_on;) {
+    std::erase_if(missing, [&](int other) { return store->check({key_of(numbers.call, other)}); });
+    session.health().update([&] {
+      roll.missing = missing;
+      go_on = !missing.empty() && !roll.is_abandoned;
+    });
+    if (go_on) std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPause);
+  }
+  // All have come here, so nobody looks for the one before any more.
+  if (missing.empty() && numbers.previous > 0) store->deleteKey(key_of(numbers.previous, rank));
+}
+
+std::shared_ptr<Roll> start_roll(const std::shared_ptr<comm::Session>& session, Numbers numbers, int rank, int size) {
+  auto roll = std::make_shared<Roll>();
+  for (int i = 0; i < size; ++i)
+    if (i != rank) roll->missing.push_back(i);
+  std::thread([session, roll, numbers, rank] {
+    std::exception_ptr error;
+    try {
+      call_the_roll(*session, *roll, numbers, rank);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    session->health().update([&] {
+      roll->error = error;
+      roll->is_over = true;
+    });
+  }).detach();
+  return roll;
+}
+
+}  // namespace
+
+void ProcessGroup::monitored_barrier(const CallOptions& options) {
+  const auto& session = impl_->session;
+  std::unique_lock lock(impl_->order);
+  const auto call = impl_->enter("monitored_barrier", {}, options);
+  const Numbers numbers{call.number, std::exchange(impl_->last_roll_call, call.number)};
+  lock.unlock();
+  if (!impl_->is_alone()) {
+    const auto limit = options.timeout.value_or(timeout());
+    const auto roll = start_roll(session, numbers, rank(), size());
+    Roll seen;
+    session->health().wait(call.number, Clock::now() + limit, [&] {
+      seen = *roll;
+      return seen.is_over;
+    });
+    session->health().update([&] { roll->is_abandoned = true; });
+    if (!seen.is_over || seen.error) {
+      if (const auto obstacle = session->health().obstacle(call.number))
+        session->break_and_raise(*obstacle, call.name());
+      if (seen.error)
+        session->break_and_raise({Breakage::Kind::peer_unknown, -1, "lost the store: " + comm::text_of(seen.error)},
+                                 call.name());
+      for (int& other : seen.missing) other = session->ranks()[static_cast<std::size_t>(other)];
+      auto text = (seen.missing.size() == 1 ? "rank " : "ranks ") + comm::listed(seen.missing) +
+                  " did not come within " + comm::in_seconds(limit) + session->every_status();
+      session->break_and_raise({Breakage::Kind::timed_out, origin().rank, std::move(text)}, call.name());
+    }
+  }
+  session->record().complete(call);
+}
+
+}  // namespace ddp

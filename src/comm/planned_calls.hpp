@@ -1,0 +1,18 @@
+#pragma once
+/// planned_calls.hpp: collectives whose order, sizes and dtypes the ranks have agreed on before, so
+/// that they need no signatures. For callers inside the library that hold such a plan.
+
+#include <ATen/core/Tensor.h>
+
+#include "ddp/process_group.hpp"
+
+namespace ddp::comm {
+
+struct PlannedCalls {
+  /// Collective. ProcessGroup::all_reduce_async of a sum, and broadcast_async from rank 0, without their
+  /// exchange of signatures. Where the ranks' tensors differ in size nonetheless, the backend ends the process.
+  [[nodiscard]] static Work all_reduce(ProcessGroup& group, at::Tensor& tensor, const CallOptions& options = {});
+  [[nodiscard]] static Work broadcast(ProcessGroup& group, at::Tensor& tensor, const CallOptions& options = {});
+};
+
+}  // namespace ddp::comm
