@@ -40,8 +40,10 @@ class DistributedDataParallelImpl : public torch::nn::Module {
       decltype(auto) result = module_->forward(std::forward<Args>(args)...);
       auto watch = [this](const at::Tensor& output) { core_.watch(output); };
       visit_tensors(result, watch);
-      if constexpr (std::is_reference_v<Result>) return static_cast<Result>(result);
-      else return result;
+      if constexpr (std::is_reference_v<Result>)
+        return static_cast<Result>(result);
+      else
+        return result;
     }
   }
 

@@ -34,8 +34,8 @@ Bucket::Bucket(const std::vector<at::Tensor>& parameters, const Allocate& alloca
   extra_ = alias(memory, elements, {extra}, {1}, options);
   std::int64_t offset = 0;
   for (const auto& parameter : parameters) {
-    const auto strides = parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
-                                                                  : row_major_strides(parameter.sizes());
+    const auto strides =
+        parameter.is_non_overlapping_and_dense() ? parameter.strides().vec() : row_major_strides(parameter.sizes());
     slots_.push_back(alias(memory, offset, parameter.sizes(), strides, options));
     offset += parameter.numel();
   }

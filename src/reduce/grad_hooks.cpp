@@ -111,8 +111,10 @@ bool GradHooks::Impl::is_outermost(int id, bool inside_a_node) {
   const bool outermost = !inside_a_node && std::none_of(tasks.begin(), tasks.end(), [&](const Task& task) {
     return task.id < id && task.thread != std::this_thread::get_id() && !task.life.expired();
   });
-  if (outermost) tasks.clear();
-  else std::erase_if(tasks, [&](const Task& task) { return task.id == id; });
+  if (outermost)
+    tasks.clear();
+  else
+    std::erase_if(tasks, [&](const Task& task) { return task.id == id; });
   return outermost;
 }
 

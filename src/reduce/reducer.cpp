@@ -148,15 +148,14 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
     log::detail(log::Subsystem::bucket, "{}: {} parameters, {} bytes", labels_.back(), members.size(),
                 buckets_.back().bytes());
   }
-  hooks_ = std::make_unique<GradHooks>(
-      tensors_, GradEvents{.on_backward = [this] { on_backward(); },
-                           .on_gradient = [this](std::size_t i) { on_gradient(i); },
-                           .finish = [this] { finish(); },
-                           .abandoned =
-                               [this] {
-                                 const std::lock_guard lock(mutex_);
-                                 settle_abandoned();
-                               }});
+  hooks_ = std::make_unique<GradHooks>(tensors_, GradEvents{.on_backward = [this] { on_backward(); },
+                                                            .on_gradient = [this](std::size_t i) { on_gradient(i); },
+                                                            .finish = [this] { finish(); },
+                                                            .abandoned =
+                                                                [this] {
+                                                                  const std::lock_guard lock(mutex_);
+                                                                  settle_abandoned();
+                                                                }});
 }
 
 void Reducer::Impl::arm() {

@@ -44,12 +44,14 @@ std::string first_difference(const std::vector<std::string>& texts) {
   std::string difference;
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     const auto lines = lines_of(texts[rank]);
-    const auto line_or_end = [](const auto& list, std::size_t i) { return i < list.size() ? list[i] : "no more tensors"; };
+    const auto line_or_end = [](const auto& list, std::size_t i) {
+      return i < list.size() ? list[i] : "no more tensors";
+    };
     for (std::size_t i = 0; i < std::max(lines.size(), reference.size()) && i < where; ++i) {
       if (i < lines.size() && i < reference.size() && lines[i] == reference[i]) continue;
       where = i;
-      difference = "rank 0 has " + line_or_end(reference, i) +
-                   ", rank " + std::to_string(rank) + " has " + line_or_end(lines, i);
+      difference = "rank 0 has " + line_or_end(reference, i) + ", rank " + std::to_string(rank) + " has " +
+                   line_or_end(lines, i);
     }
   }
   return difference;

@@ -31,8 +31,10 @@ std::vector<Parameter> trainable(const torch::nn::Module& module) {
     const auto& tensor = entry.value();
     if (!tensor.defined() || !tensor.requires_grad()) continue;
     const auto [known, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), parameters.size());
-    if (is_new) parameters.push_back({entry.key(), tensor});
-    else parameters[known->second].name += " = " + entry.key();
+    if (is_new)
+      parameters.push_back({entry.key(), tensor});
+    else
+      parameters[known->second].name += " = " + entry.key();
   }
   return parameters;
 }
@@ -109,8 +111,10 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   impl_->buffers = std::make_unique<CoalescedBroadcast>(defined_buffers(module));
   impl_->frozen = frozen(tensors);
   auto parameters = trainable(module);
-  if (parameters.empty()) log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");
-  else impl_->reducer = std::make_unique<Reducer>(std::move(parameters), impl_->group, reducer);
+  if (parameters.empty())
+    log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");
+  else
+    impl_->reducer = std::make_unique<Reducer>(std::move(parameters), impl_->group, reducer);
 }
 
 DataParallelCore::~DataParallelCore() = default;

@@ -126,8 +126,9 @@ TEST(DistributedDataParallel, NamesTheFirstDifferenceBetweenModelsOnEveryRank) {
     if (variant == 8) net[1]->register_buffer("extra", torch::ones({1}));
     return net;
   };
-  const std::vector<std::string> named{"", "first.weight", "third.weight", "first.weight", "first.weight",
-                                       "strides", "tied to second.weight", "second again.weight", "extra"};
+  const std::vector<std::string> named{
+      "",        "first.weight",          "third.weight",        "first.weight", "first.weight",
+      "strides", "tied to second.weight", "second again.weight", "extra"};
   for (int variant = 1; variant <= 8; ++variant) {
     run_ranks(3, [&](const Group& group) {
       const auto net = build(group->rank() == 2 ? variant : variant == 6 ? 7 : 0);

@@ -52,7 +52,8 @@ TEST(Gradients, ThatAreMissingAreNamedByTheSameBackward) {  // R01 (a)
     Branch net;
     DistributedDataParallel model(net, group);
     const auto text = gradient_error([&] { model(torch::ones({2, 3}), false).sum().backward(); });
-    expect_contains(text, {"rank " + std::to_string(group->rank()) + " of 2", "idle.weight", "idle.bias", "ranks 0, 1"});
+    expect_contains(text,
+                    {"rank " + std::to_string(group->rank()) + " of 2", "idle.weight", "idle.bias", "ranks 0, 1"});
     EXPECT_EQ(text.find("used"), std::string::npos) << text;
     // All ranks had the same error, so the next step works.
     net->zero_grad();
@@ -238,7 +239,8 @@ TEST(Gradients, OfTwoBackwardsOverOneGraphAreBothReduced) {
 
 TEST(Gradients, OfTiedWeightsTakeOneSlotAndOneReduction) {
   struct TiedImpl : torch::nn::Module {
-    torch::nn::Linear encoder = register_module("encoder", torch::nn::Linear(torch::nn::LinearOptions(3, 3).bias(false)));
+    torch::nn::Linear encoder =
+        register_module("encoder", torch::nn::Linear(torch::nn::LinearOptions(3, 3).bias(false)));
     torch::nn::Linear decoder = register_module("decoder", encoder);
     torch::Tensor forward(torch::Tensor x) { return decoder(torch::tanh(encoder(x))); }
   };
@@ -307,8 +309,10 @@ TEST(Gradients, OfA1x1ConvolutionInChannelsLastLieInTheBucket) {  // R25
     const auto x = torch::randn({4, 6, 3, 3}, torch::kDouble).contiguous(torch::MemoryFormat::ChannelsLast);
     const void* memory = nullptr;
     for (int step = 0; step < 3; ++step) {
-      if (step == 2) net->zero_grad(false);
-      else net->zero_grad();
+      if (step == 2)
+        net->zero_grad(false);
+      else
+        net->zero_grad();
       model(x.chunk(2)[group->rank()]).pow(2).mean().backward();
       if (step == 0) memory = net->weight.grad().data_ptr();
       EXPECT_EQ(net->weight.grad().data_ptr(), memory);
@@ -443,8 +447,9 @@ TEST(Gradients, ThatAreVoidAreUndefinedSoThatAStepChangesNothing) {
       Branch net;
       DistributedDataParallel model(net, group, {.gradient_as_bucket_view = views});
       const auto optimizer = sgd_with_momentum(net->parameters());
-      EXPECT_NE(gradient_error([&] { model(torch::full({1, 3}, 1.0 + group->rank()), group->rank() == 0).sum().backward(); }),
-                "no GradientError");
+      EXPECT_NE(
+          gradient_error([&] { model(torch::full({1, 3}, 1.0 + group->rank()), group->rank() == 0).sum().backward(); }),
+          "no GradientError");
       optimizer->step();
       for (const auto& parameter : net->parameters()) {
         EXPECT_FALSE(parameter.grad().defined());

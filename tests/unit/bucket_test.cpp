@@ -17,8 +17,8 @@ TEST(Bucket, LaysSlotsSideBySideAndExtraElementsBehind) {
   bucket.put(0, torch::full({2, 3}, 2.0), scale(0.5));
   bucket.put(1, torch::full({4}, 6.0), scale(0.5));
   bucket.extra().fill_(9);
-  EXPECT_TRUE(torch::equal(bucket.flat(), torch::tensor({1., 1., 1., 1., 1., 1., 3., 3., 3., 3., 9., 9., 9., 9., 9.},
-                                                        torch::kFloat)));
+  EXPECT_TRUE(torch::equal(bucket.flat(),
+                           torch::tensor({1., 1., 1., 1., 1., 1., 3., 3., 3., 3., 9., 9., 9., 9., 9.}, torch::kFloat)));
   EXPECT_EQ(bucket.bytes(), 15 * 4);
 }
 
@@ -62,8 +62,8 @@ TEST(Bucket, KeepsTheStridesOfDenseParametersAndMakesOthersContiguous) {
 }
 
 TEST(Bucket, HoldsEveryFloatingAndComplexDtype) {
-  for (const auto dtype : {torch::kHalf, torch::kBFloat16, torch::kFloat, torch::kDouble, torch::kComplexFloat,
-                           torch::kComplexDouble}) {
+  for (const auto dtype :
+       {torch::kHalf, torch::kBFloat16, torch::kFloat, torch::kDouble, torch::kComplexFloat, torch::kComplexDouble}) {
     Bucket bucket({torch::ones({3}, dtype)}, zeroed);
     bucket.put(0, torch::full({3}, 4, dtype), scale(0.5));
     EXPECT_TRUE(torch::equal(bucket.view(0), torch::full({3}, 2, dtype))) << dtype;
