@@ -35,8 +35,8 @@ echo "-- Building the peers in build/peers"
 
 extra=()
 for model in mlp resnet gpt; do
-  extra+=(--extra "train2/$model/ddp=$bin/ddprun --nproc-per-node 2 $bin/benchmark_train --model $model")
-  extra+=(--extra "train2/$model/ddp_no_views=$bin/ddprun --nproc-per-node 2 $bin/benchmark_train --model $model --no-views")
+  ours="$bin/ddprun --nproc-per-node 2 $bin/benchmark_train --model $model"
+  extra+=(--extra "train2/$model/ddp=$ours" --extra "train2/$model/ddp_no_views=$ours --no-views")
 done
 echo "-- Running all in turn"
 DDP_LOG_LEVEL=${DDP_LOG_LEVEL:-warn} python3 "$root/build/peers/run_all.py" --select train2 --rounds 5 \
