@@ -3,7 +3,7 @@
 set(DDP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # False alarms of g++ 12 inside std::string's operator+ (its bug 105651).
-  list(APPEND DDP_WARNINGS -Wno-restrict -Wno-stringop-overflow)
+  list(APPEND DDP_WARNINGS -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
 endif()
 
 # What all of them have in common.

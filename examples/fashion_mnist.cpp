@@ -2,8 +2,9 @@
 ///
 ///   fashion_mnist [--data FOLDER] [--epochs N] [--resume]
 ///
-/// FOLDER holds the unpacked idx files (quickstart.sh puts them there). Each epoch ends with a checkpoint, run.pt;
-/// --resume goes on from it. Starts alone, under ddprun, torchrun --no-python, mpirun, srun or a shell loop.
+/// FOLDER holds the unpacked idx files (quickstart.sh puts them into build/release/fashion-mnist). Each epoch ends with
+/// a checkpoint, run.pt; --resume goes on from it. Starts alone, under ddprun, torchrun --no-python, mpirun, srun or a
+/// shell loop.
 
 #include <torch/torch.h>
 #include <ddp/ddp.hpp>

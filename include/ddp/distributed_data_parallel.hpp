@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstddef>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -22,6 +23,10 @@ namespace ddp {
 /// reach the wrapped module. Names and saved files are the wrapped module's, without a prefix.
 template <class M>
 class DistributedDataParallelImpl : public torch::nn::Module {
+  static_assert(std::is_base_of_v<torch::nn::Module, M>,
+                "DistributedDataParallel<M> wants the module's own type (NetImpl, not its holder Net), or no type at "
+                "all: DistributedDataParallel model(net, group)");
+
  public:
   DistributedDataParallelImpl(std::shared_ptr<M> module, std::shared_ptr<ProcessGroup> group,
                               const DistributedDataParallelOptions& options)
@@ -106,6 +111,8 @@ class DistributedDataParallel : public torch::nn::ModuleHolder<DistributedDataPa
  public:
   using Impl = DistributedDataParallelImpl<M>;
 
+  /// Holds nothing until it is assigned.
+  DistributedDataParallel(std::nullptr_t) : torch::nn::ModuleHolder<Impl>(nullptr) {}
   DistributedDataParallel(std::shared_ptr<M> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
       : torch::nn::ModuleHolder<Impl>(std::make_shared<Impl>(std::move(module), std::move(group), options)) {}

@@ -8,8 +8,12 @@ void Breakage::raise(Origin origin, std::string_view part) const {
     case Kind::peer_raised:
       throw PeerLostError(origin, part, rank + " failed: " + text, {}, peer);
     case Kind::peer_lost:
-    case Kind::peer_left:
       throw PeerLostError(origin, part, rank + ' ' + text, {}, peer);
+    case Kind::peer_left:
+      throw PeerLostError(origin, part, rank + ' ' + text,
+                          "the ranks make different numbers of calls: look for a collective under an `if (rank == 0)`, "
+                          "or for unequal numbers of batches",
+                          peer);
     case Kind::peer_unknown:
       throw PeerLostError(origin, part, text, "look at the other ranks' output for the first failure", -1);
     case Kind::timed_out:
@@ -74,6 +78,7 @@ std::optional<Breakage> Health::find_obstacle(std::uint64_t number) const {
 }
 
 Breakage Health::departure_of(int rank, std::uint64_t last_call) const {
+  if (last_call == 0) return {Breakage::Kind::peer_left, rank, "left the group before any call"};
   auto text = "left the group after call #" + std::to_string(last_call);
   if (const auto step = record_.step_of(last_call)) text += " (step " + std::to_string(*step) + ')';
   return {Breakage::Kind::peer_left, rank, std::move(text)};

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -84,12 +85,24 @@ c10d::TCPStoreOptions tcp_options(const Environment& environment, std::chrono::m
   return options;
 }
 
+void require_resolvable(const Environment& environment) {
+  const addrinfo hints{};
+  addrinfo* list = nullptr;
+  if (const int code = ::getaddrinfo(environment.master_address.c_str(), nullptr, &hints, &list); code != 0)
+    throw ConfigError(origin_of(environment), kPart,
+                      "MASTER_ADDR=" + environment.master_address + " does not resolve (" + ::gai_strerror(code) + ')',
+                      "set it to the name or address of rank 0's host");
+  ::freeaddrinfo(list);
+}
+
+// Rank 0 reaches its own server by the loopback: whether the others can reach MASTER_ADDR, the roll call tells.
 StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout) {
+  require_resolvable(environment);
   auto options = tcp_options(environment, timeout);
   options.isServer = true;
   options.masterListenFd = environment.store_socket;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+    return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   } catch (const std::exception& error) {
     throw ConfigError(origin_of(environment), kPart,
                       "cannot serve the store at " + meeting_place(environment, {}) + ": " + text_of(error),
@@ -97,11 +110,32 @@ StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout
   }
 }
 
+// c10d's client waits without limit for the first answer of whoever listens: it gets a thread that can be left.
+StorePtr connect_within(const Environment& environment, std::chrono::milliseconds timeout) {
+  const auto promise = std::make_shared<std::promise<StorePtr>>();
+  auto store = promise->get_future();
+  std::thread([promise, address = environment.master_address, options = tcp_options(environment, timeout)] {
+    try {
+      promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (timeout > kQuietWait && store.wait_for(kQuietWait) != std::future_status::ready)
+    log::all.warn("waiting for rank 0 at {} (somebody listens there, but does not answer)",
+                  meeting_place(environment, {}));
+  if (store.wait_for(timeout) != std::future_status::ready)
+    throw nobody_serves(environment, "it listens, but does not answer", timeout);
+  return store.get();
+}
+
 StorePtr connect(const Environment& environment, std::chrono::milliseconds timeout) {
   const auto start = Clock::now();
   wait_for_server(environment, timeout);
   try {
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp_options(environment, timeout));
+    return connect_within(environment, timeout);
+  } catch (const TimeoutError&) {
+    throw;
   } catch (const std::exception& error) {
     if (Clock::now() - start >= timeout) throw nobody_serves(environment, "it listens, but does not answer", timeout);
     throw CommError(origin_of(environment), kPart,

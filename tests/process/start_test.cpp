@@ -77,6 +77,36 @@ TEST(Start, AMissingRankZeroIsNamedAtTheTimeout) {
   }));
 }
 
+TEST(Start, SomebodyWhoListensAtThePortButNeverAnswersIsNamedAtTheTimeout) {
+  expect_success(observe_ranks(2, [](Environment environment) {
+    if (environment.rank == 0) return;
+    const auto place = silent_port();
+    ASSERT_EQ(::listen(place.descriptor, 8), 0);
+    environment.master_port = place.port;
+    const auto start = std::chrono::steady_clock::now();
+    expect_error<TimeoutError>([&] { join(environment, 1s); }, "it listens, but does not answer");
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
+  }));
+}
+
+TEST(Start, AMasterAddressThatDoesNotResolveIsNamedByRankZeroAtOnce) {
+  expect_success(observe_ranks(2, [](Environment environment) {
+    if (environment.rank == 1) return;
+    environment.master_address = "nonexistent.invalid";
+    const auto start = std::chrono::steady_clock::now();
+    expect_error<ConfigError>([&] { join(environment, 300s); }, "MASTER_ADDR=nonexistent.invalid does not resolve");
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+  }));
+}
+
+TEST(Start, AMasterAddressOfAnotherHostEndsWithTheMissingRanks) {
+  expect_success(observe_ranks(2, [](Environment environment) {
+    if (environment.rank == 1) return;
+    environment.master_address = "192.0.2.1";  // of a network for documentation
+    expect_error<TimeoutError>([&] { join(environment, 1s); }, "did not come to 192.0.2.1:");
+  }));
+}
+
 TEST(Start, AClientThatComesBeforeItsServerFindsItSoon) {
   const auto place = silent_port();
   ::close(place.descriptor);  // rank 0 binds it again
