@@ -83,6 +83,7 @@ class Reducer::Impl {
   void on_backward();
   void on_gradient(std::size_t index);
   void finish();
+  void on_abandoned();
 
   void settle_abandoned();
   void require_hooks();
@@ -151,11 +152,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
   hooks_ = std::make_unique<GradHooks>(tensors_, GradEvents{.on_backward = [this] { on_backward(); },
                                                             .on_gradient = [this](std::size_t i) { on_gradient(i); },
                                                             .finish = [this] { finish(); },
-                                                            .abandoned =
-                                                                [this] {
-                                                                  const std::lock_guard lock(mutex_);
-                                                                  settle_abandoned();
-                                                                }});
+                                                            .abandoned = [this] { on_abandoned(); }});
 }
 
 void Reducer::Impl::arm() {
@@ -192,6 +189,11 @@ void Reducer::Impl::settle_abandoned() {
   } catch (const GradientError& error) {
     log::all.warn("{}; the gradients of that backward are void on every rank", error.what());
   }
+}
+
+void Reducer::Impl::on_abandoned() {
+  const std::lock_guard lock(mutex_);
+  settle_abandoned();
 }
 
 void Reducer::Impl::begin() {
@@ -241,9 +243,7 @@ void Reducer::Impl::on_gradient(std::size_t index) {
     return;
   }
   const auto [bucket, slot] = places_[index];
-  if (!gradient.defined()) {
-    return;  // reset by another hook, or by an error of the round before
-  }
+  if (!gradient.defined()) return;  // reset by another hook, or by an error of the round before
   if (gradient.layout() != at::kStrided) {
     fault_ = "the gradient of " + named(parameters_[index]) + " is sparse, which is not supported";
   } else if (!buckets_[bucket].holds(slot)) {
