@@ -4,8 +4,10 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace ddp::testing {
@@ -53,6 +55,27 @@ struct Batch {
 inline torch::Tensor squared_error(const torch::Tensor& output, const torch::Tensor& target) {
   return (output - target).pow(2).mean();
 }
+
+/// Two layers of one weight, of which the first one's backward waits until the last one's gradient is `mean`:
+/// only a reduction that runs beside the backward can bring it. Gives up after 10 s.
+struct WaitsForMeanImpl : torch::nn::Module {
+  explicit WaitsForMeanImpl(double value) : mean(value) {}
+  torch::Tensor forward(torch::Tensor x) {
+    auto hidden = x * first;
+    hidden.register_hook([this](const torch::Tensor&) {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (!came() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      came_in_time = came();
+    });
+    return hidden * last;
+  }
+  bool came() const { return last.grad().item<double>() == mean; }
+
+  double mean;
+  bool came_in_time = false;
+  torch::Tensor first = register_parameter("first", torch::ones({1}));
+  torch::Tensor last = register_parameter("last", torch::ones({1}));
+};
 
 /// |a - b| <= tolerance * (|b| + 1), and the same dtype and shape.
 inline bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
