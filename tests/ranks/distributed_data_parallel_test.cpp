@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/exit_code.hpp"
+#include "ddp/run.hpp"
 #include "support/ranks.hpp"
 #include "support/training.hpp"
 
@@ -248,6 +250,31 @@ TEST(DistributedDataParallel, GivesTheSameBitsAsPlainTrainingInAWorldOfOne) {  /
       EXPECT_TRUE(torch::equal(net->parameters()[i], plain->parameters()[i]));
   });
   ASSERT_TRUE(outcomes.at(0).succeeded()) << outcomes.at(0).output;
+}
+
+TEST(DistributedDataParallel, EndsOnAllRanksWithTheTextOfTheOneThatThrewInForward) {  // R22
+  struct FailingImpl : PerceptronImpl {
+    at::Tensor forward(at::Tensor x, bool fails) {
+      if (fails) throw std::runtime_error("no memory for the batch");
+      return PerceptronImpl::forward(x);
+    }
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcomes = observe_ranks(3, [](const Environment& environment) {
+    const int code = run([&] {
+      const auto group = init_process_group({.timeout = std::chrono::minutes(5), .environment = environment});
+      DistributedDataParallel model(std::make_shared<FailingImpl>(), group);
+      for (int step = 1; step <= 5; ++step)
+        model(torch::ones({2, 8}, torch::kDouble), group->rank() == 1 && step == 3).sum().backward();
+    });
+    EXPECT_EQ(code, environment.rank == 1 ? 1 : kLostPeerExitCode);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  for (const auto& outcome : outcomes) {
+    EXPECT_TRUE(outcome.succeeded()) << outcome.rank << ": " << outcome.output;
+    const std::string text = outcome.rank == 1 ? "no memory for the batch" : "rank 1 failed: no memory for the batch";
+    EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.rank << ": " << outcome.output;
+  }
 }
 
 TEST(DistributedDataParallel, RefusesAModuleElsewhereInWords) {
