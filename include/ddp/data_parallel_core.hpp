@@ -5,8 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "ddp/comm_hook.hpp"
 #include "ddp/process_group.hpp"
+#include "ddp/reducer_stats.hpp"
 
 namespace ddp {
 
@@ -21,6 +25,25 @@ struct DistributedDataParallelOptions {
   bool gradient_as_bucket_view = true;
   /// Rank 0's buffers (running means, ...) are copied to all ranks before each training forward.
   bool broadcast_buffers = true;
+  /// A parameter may go without a gradient in a backward(). It counts as zero where other ranks have one, and keeps the
+  /// gradient that it has, or none, where no rank has one. Costs a search of the graph in each step, which sets free
+  /// the buckets of such parameters early; what the search cannot see (recomputed blocks, a loss that uses a parameter
+  /// directly) is averaged all the same, somewhat later.
+  bool find_unused_parameters = false;
+  /// The graph is the same in each step, unused parameters and recomputed blocks included: what the first step showed
+  /// saves the search. Errors: a graph that changes is a GradientError which names the parameter.
+  bool static_graph = false;
+  /// The mean is weighted by each rank's number of samples, which set_samples() tells before each backward() that is
+  /// reduced: right for batches of different sizes whose losses are means. Else each rank counts alike.
+  bool weight_by_samples = false;
+  /// Parameters and buffers that each rank keeps to itself: not compared, copied or averaged. Names as in
+  /// named_parameters() and named_buffers(). Errors: std::logic_error for a name that does not exist.
+  std::vector<std::string> ignored_parameters = {};
+  /// Parameters whose gradients have values in a few rows only and stay sparse, beside those of Embedding and
+  /// EmbeddingBag with sparse(true), which are known.
+  std::vector<std::string> sparse_parameters = {};
+  /// How buckets are averaged, instead of an all-reduce of all their bytes: see comm_hook.hpp.
+  std::shared_ptr<CommHook> comm_hook = nullptr;
 };
 
 /// While it lives, gradients accumulate on each rank alone; the first backward() after it averages
@@ -52,10 +75,22 @@ class DataParallelCore {
   void watch(const at::Tensor& output);
   NoSync no_sync() { return NoSync(*this); }
   void set_broadcast_buffers(bool on);
+  void set_samples(std::int64_t samples);
+
+  // For ddp::Join. While it is on, ranks may leave their loops at different steps.
+  void set_joining(bool on);
+  /// Collective, with the other ranks' steps: one step of a rank that has left its loop, which gets the gradients.
+  /// Its zeros count in the divisor if `counts`. False once all ranks have left.
+  bool shadow_step(bool counts);
+  /// Collective. Copies parameters and buffers of `root` to all ranks.
+  void copy_from(int root);
+  /// The lowest rank that was in its loop in the last step.
+  int lowest_active() const;
 
   const std::shared_ptr<ProcessGroup>& group() const;
   /// Bytes held for gradient buckets on this rank; 0 in a world of one.
   std::int64_t bucket_bytes() const;
+  const ReducerStats& reducer_stats() const;
 
  private:
   friend class NoSync;

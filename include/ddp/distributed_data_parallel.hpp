@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ddp/data_parallel_core.hpp"
+#include "ddp/join.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/tensor_visitor.hpp"
 
@@ -54,12 +55,19 @@ class DistributedDataParallelImpl : public torch::nn::Module {
 
   /// Micro-batches without communication: `{ auto guard = model->no_sync(); ... loss.backward(); }`.
   NoSync no_sync() { return core_.no_sync(); }
+  /// For ranks whose numbers of batches differ; see join.hpp.
+  Join join(const JoinOptions& options = {}) { return Join(core_, options); }
+  /// How many samples (or tokens) the gradients of the next reduced backward() are a mean of; 0: they do not count.
+  /// With no_sync: of all micro-batches together. Errors: std::logic_error without the option weight_by_samples.
+  void set_samples(std::int64_t samples) { core_.set_samples(samples); }
   /// Switches the copying of buffers before each forward. The same on all ranks.
   void set_broadcast_buffers(bool on) { core_.set_broadcast_buffers(on); }
 
   const std::shared_ptr<M>& module() const { return module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return core_.group(); }
   std::int64_t bucket_bytes() const { return core_.bucket_bytes(); }
+  /// Where the time of the last reduction went; empty in a world of one.
+  const ReducerStats& reducer_stats() const { return core_.reducer_stats(); }
 
   /// The wrapped module's; tied weights stand once, under their first name.
   torch::OrderedDict<std::string, torch::Tensor> named_parameters(bool recurse = true) const {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 namespace ddp {
 
@@ -28,6 +29,8 @@ class Work {
   void wait(std::chrono::milliseconds timeout) const;
 
   bool is_completed() const;
+  /// When the backend had ended it, on the steady clock; none before, and for a Work that was complete from the start.
+  std::optional<std::chrono::steady_clock::time_point> completed_at() const;
 
  private:
   std::shared_ptr<State> state_;

@@ -78,11 +78,15 @@ Work ProcessGroup::broadcast_async(at::Tensor& tensor, int root, const CallOptio
   return impl_->start(impl_->broadcast(tensor, root), options);
 }
 
-Work comm::PlannedCalls::broadcast(ProcessGroup& group, at::Tensor& tensor, const CallOptions& options) {
-  auto plan = group.impl_->broadcast(tensor, 0);
+Work comm::PlannedCalls::broadcast(ProcessGroup& group, at::Tensor& tensor, int root, const CallOptions& options) {
+  auto plan = group.impl_->broadcast(tensor, root);
   plan.is_signed = false;
   return group.impl_->start(std::move(plan), options);
 }
+
+int comm::PlannedCalls::add_plan(ProcessGroup& group) { return ++group.impl_->plans; }
+
+bool comm::PlannedCalls::has_several_plans(const ProcessGroup& group) { return group.impl_->plans > 1; }
 
 Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {
   comm::require_writable(tensor, device(), "reduce");

@@ -61,6 +61,7 @@ struct ProcessGroup::Impl {
   std::map<int, std::int64_t> sent, taken;  ///< messages to and from each rank
 
   int sub_groups_made = 0;
+  std::atomic<int> plans{0};  ///< of planned calls, ever made
 
   int size() const { return environment.world_size; }
   bool is_alone() const { return !backend; }

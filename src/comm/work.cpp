@@ -41,6 +41,10 @@ void Work::wait(std::chrono::milliseconds timeout) const {
 
 bool Work::is_completed() const { return !state_ || state_->is_completed(); }
 
+std::optional<std::chrono::steady_clock::time_point> Work::completed_at() const {
+  return state_ ? state_->completed_at() : std::nullopt;
+}
+
 Work::State::State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout)
     : session_(std::move(session)), call_(std::move(call)), timeout_(timeout), deadline_(Clock::now() + timeout) {
   session_->call_started();
@@ -50,6 +54,7 @@ void Work::State::complete(std::exception_ptr error) noexcept {
   if (!error || is_mismatch(error)) session_->record().complete(call_);
   session_->health().update([&] {
     done_ = true;
+    ended_ = Clock::now();
     error_ = std::move(error);
     session_->call_ended();
   });
@@ -63,6 +68,14 @@ bool Work::State::is_completed() {
   bool done = false;
   session_->health().update([&] { done = done_; });
   return done;
+}
+
+std::optional<Work::State::Clock::time_point> Work::State::completed_at() {
+  std::optional<Clock::time_point> ended;
+  session_->health().update([&] {
+    if (done_) ended = ended_;
+  });
+  return ended;
 }
 
 void Work::State::wait_until(Clock::time_point deadline, std::chrono::milliseconds limit) {

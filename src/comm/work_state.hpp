@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "comm/session.hpp"
@@ -29,6 +30,7 @@ struct Work::State {
   void wait();
   void wait(std::chrono::milliseconds timeout);
   bool is_completed();
+  std::optional<Clock::time_point> completed_at();
 
  private:
   void wait_until(Clock::time_point deadline, std::chrono::milliseconds limit);
@@ -40,6 +42,7 @@ struct Work::State {
   const std::chrono::milliseconds timeout_;
   const Clock::time_point deadline_;
   bool done_ = false;         // under the health's lock
+  Clock::time_point ended_;   // under the health's lock
   std::exception_ptr error_;  // under the health's lock
   std::mutex finishing_;
   std::function<void()> finish_;

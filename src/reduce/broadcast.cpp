@@ -53,21 +53,22 @@ CoalescedBroadcast::CoalescedBroadcast(const std::vector<at::Tensor>& tensors, c
   }
 }
 
-void CoalescedBroadcast::run(ProcessGroup& group) {
+void CoalescedBroadcast::run(ProcessGroup& group, int root) {
   if (tensors_.empty()) return;
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (tensors_[i].dtype() != slots_[i].dtype() || tensors_[i].sizes() != slots_[i].sizes())
       throw std::logic_error("ddp: a buffer was converted or resized after wrapping; wrap the module after that");
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView no_new_version;
-  if (group.rank() == 0)
+  if (group.rank() == root)
     for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].copy_(tensors_[i]);
-  comm::PlannedCalls::broadcast(group, bytes_, {.label = "parameters and buffers"}).wait();
-  if (group.rank() != 0)
+  comm::PlannedCalls::broadcast(group, bytes_, root, {.label = "parameters and buffers"}).wait();
+  if (group.rank() != root)
     for (std::size_t i = 0; i < slots_.size(); ++i) tensors_[i].copy_(slots_[i]);
 }
 
-void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group, std::int64_t chunk_bytes) {
+void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group, int root,
+                         std::int64_t chunk_bytes) {
   std::vector<std::vector<at::Tensor>> chunks;
   std::int64_t filled = 0, largest = 0;
   for (const auto& tensor : tensors) {
@@ -82,7 +83,7 @@ void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& g
   }
   if (chunks.empty()) return;
   const auto memory = memory_for(tensors, largest);  // one for all: freed memory may come back late
-  for (const auto& chunk : chunks) CoalescedBroadcast(chunk, memory).run(group);
+  for (const auto& chunk : chunks) CoalescedBroadcast(chunk, memory).run(group, root);
 }
 
 }  // namespace ddp

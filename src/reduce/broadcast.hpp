@@ -1,5 +1,5 @@
 #pragma once
-/// broadcast.hpp: many tensors of rank 0 to all ranks in few messages.
+/// broadcast.hpp: many tensors of one rank to all ranks in few messages.
 
 #include <ATen/core/Tensor.h>
 
@@ -24,8 +24,8 @@ class CoalescedBroadcast {
   /// What the message takes, padding included.
   static std::int64_t bytes_of(const std::vector<at::Tensor>& tensors);
 
-  /// Collective. Afterwards all ranks hold rank 0's values. Nothing is sent where there are no tensors.
-  void run(ProcessGroup& group);
+  /// Collective. Afterwards all ranks hold rank `root`'s values. Nothing is sent where there are no tensors.
+  void run(ProcessGroup& group, int root = 0);
 
  private:
   std::vector<at::Tensor> tensors_;
@@ -35,7 +35,7 @@ class CoalescedBroadcast {
 
 /// Collective. The same once, in messages of about `chunk_bytes`, which bound the extra memory
 /// (but for a tensor that is larger). The default costs no speed and little memory.
-void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group,
+void broadcast_in_chunks(const std::vector<at::Tensor>& tensors, ProcessGroup& group, int root = 0,
                          std::int64_t chunk_bytes = std::int64_t{8} << 20);
 
 }  // namespace ddp

@@ -10,8 +10,16 @@
 
 namespace ddp {
 
+/// A factor, in the two forms that arithmetic on tensors takes.
+struct Scale {
+  explicit Scale(double factor);
+  double value;
+  at::Tensor tensor;  ///< a wrapped number: it does not raise the dtype of what it multiplies
+};
+
 /// Tensors: slot views have the parameter's sizes and, where it is dense, its strides. They share the
-/// bucket's storage without being autograd views, so that `detach_()` on a gradient works.
+/// bucket's storage without being autograd views, so that `detach_()` on a gradient works. Gradients of any strides;
+/// sparse ones are made dense.
 /// Threads: one at a time; the reducer's lock covers it.
 class Bucket {
  public:
@@ -21,12 +29,12 @@ class Bucket {
   /// `parameters` share dtype and device. `extra` elements of the same dtype follow the slots.
   Bucket(const std::vector<at::Tensor>& parameters, const Allocate& allocate, std::int64_t extra = 0);
 
-  /// Writes gradient x scale into the slot; in place where the gradient is the slot already. Returns
-  /// true for the call that fills the bucket. A slot takes one gradient a round.
-  bool put(std::size_t slot, const at::Tensor& gradient, const at::Tensor& scale);
-
-  bool holds(std::size_t slot) const { return filled_[slot]; }
-  bool is_full() const { return missing_ == 0; }
+  /// Writes gradient x scale into the slot; in place where the gradient is the slot already.
+  void put(std::size_t slot, const at::Tensor& gradient, const Scale& scale);
+  /// Adds gradient x scale to the slot.
+  void add(std::size_t slot, const at::Tensor& gradient, const Scale& scale);
+  /// Writes zeros into the slot.
+  void clear(std::size_t slot);
 
   /// The tensor to hand out as a slot's gradient. What its holder does to it (set_data, resize_) cannot
   /// reach the slot: a tensor that does not lie in the slot any more is replaced by a new one.
@@ -35,20 +43,18 @@ class Bucket {
   bool owns(const at::Tensor& tensor) const;
   /// All slots and the extra elements, [elements].
   at::Tensor& flat() { return flat_; }
+  /// All slots, [elements].
+  at::Tensor& gradients() { return gradients_; }
   /// The extra elements, [extra].
   at::Tensor& extra() { return extra_; }
   std::int64_t bytes() const { return flat_.numel() * flat_.element_size(); }
 
-  /// Starts a round. Slots without elements count as filled.
-  void reset();
-
  private:
   at::Tensor flat_;
+  at::Tensor gradients_;
   at::Tensor extra_;
   std::vector<at::Tensor> slots_;  // never handed out
   std::vector<at::Tensor> views_;
-  std::vector<bool> filled_;
-  std::size_t missing_ = 0;
 };
 
 /// True if `a` and `b` are the same elements in memory; strides of dimensions of size 1 do not count.

@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "reduce/graph_search.hpp"
+
 namespace ddp {
 
 namespace autograd = torch::autograd;
@@ -25,6 +27,7 @@ struct GradHooks::Impl : std::enable_shared_from_this<GradHooks::Impl> {
     std::thread::id thread;
     std::weak_ptr<void> life;  // of the callback that the task holds, so of the task
   };
+  std::vector<GraphSearch::WeakNode> roots;  // of the outputs given to watch()
   std::vector<Task> tasks;  // graph tasks whose end has been asked for; nested ones beside their parent
 
   void hook(std::size_t index, const at::Tensor& parameter);
@@ -158,12 +161,23 @@ GradHooks::~GradHooks() {
 
 void GradHooks::watch(const at::Tensor& output) {
   if (!output.defined() || output.is_leaf()) return;
+  std::erase_if(impl_->roots, [](const auto& root) { return root.expired(); });
+  impl_->roots.push_back(detail::weak(output.grad_fn()));
   output.grad_fn()->add_pre_hook(std::make_unique<OutputHook>([weak = std::weak_ptr(impl_)] {
     const auto impl = weak.lock();
     if (!impl || !executes_whole_graph()) return;
     impl->follow_task();
     impl->events.on_backward();
   }));
+}
+
+std::optional<std::vector<bool>> GradHooks::reachable() {
+  GraphSearch search;
+  for (const auto& root : impl_->roots) search.visit(root);
+  if (search.is_empty()) return std::nullopt;
+  std::vector<bool> found;
+  for (const auto& accumulator : impl_->accumulators) found.push_back(search.found(*accumulator));
+  return found;
 }
 
 void GradHooks::reset() {

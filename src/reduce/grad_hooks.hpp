@@ -1,6 +1,6 @@
 #pragma once
 /// grad_hooks.hpp: tells when a parameter's gradient has been accumulated and when the backward is
-/// over. All of autograd's internals that this library touches are in its .cpp.
+/// over. All of autograd's internals that this library touches are in its .cpp and in graph_search.cpp.
 
 #include <ATen/core/Tensor.h>
 
@@ -37,6 +37,11 @@ class GradHooks {
 
   /// Sees backwards through `output`, but not autograd::grad(), which accumulates no gradients.
   void watch(const at::Tensor& output);
+
+  /// The parameters that a backward through any of the watched outputs that still live can reach; none where no output
+  /// is known, as when an inner module was called instead of the wrapper. A part of the graph that is recomputed during
+  /// backward (activation checkpointing) cannot be seen.
+  std::optional<std::vector<bool>> reachable();
 
   /// Forgets a backward that has thrown.
   void reset();

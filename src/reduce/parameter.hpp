@@ -10,6 +10,7 @@ namespace ddp {
 struct Parameter {
   std::string name;  ///< tied weights carry all their names: "encoder.weight = decoder.weight"
   at::Tensor tensor;
+  bool is_sparse = false;  ///< its gradient is expected with values in a few rows only
 };
 
 }  // namespace ddp

@@ -1,20 +1,16 @@
 #include "reduce/reducer.hpp"
 
-#include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
-#include <exception>
-#include <map>
-#include <mutex>
-#include <sstream>
+#include <chrono>
 #include <stdexcept>
 #include <utility>
 
 #include "comm/planned_calls.hpp"
 #include "ddp/log.hpp"
-#include "reduce/bucket.hpp"
-#include "reduce/grad_hooks.hpp"
-#include "reduce/launch_queue.hpp"
+#include "reduce/fault_text.hpp"
+#include "reduce/reducer_impl.hpp"
 
 namespace ddp {
 namespace {
@@ -25,138 +21,86 @@ std::vector<at::Tensor> tensors_of(const std::vector<Parameter>& parameters) {
   return tensors;
 }
 
-BucketPlan plan_for(const std::vector<Parameter>& parameters, const BucketCaps& caps) {
+std::vector<ParameterLayout> layouts_of(const std::vector<Parameter>& parameters) {
   std::vector<ParameterLayout> layouts;
+  for (const auto& [name, tensor, is_sparse] : parameters)
+    layouts.push_back({tensor.numel(), tensor.scalar_type(), tensor.device()});
+  return layouts;
+}
+
+// Gradients come about in the reverse order of registration.
+std::vector<std::size_t> registration_order(const std::vector<Parameter>& parameters) {
+  std::vector<std::size_t> order;
+  for (std::size_t left = parameters.size(); left > 0; --left)
+    if (!parameters[left - 1].is_sparse) order.push_back(left - 1);
+  return order;
+}
+
+std::vector<std::uint32_t> once_each(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::uint32_t> expected;
+  for (const auto& tensor : tensors) expected.push_back(tensor.numel() > 0 ? 1 : 0);
+  return expected;
+}
+
+void require_unwrapped(const std::vector<Parameter>& parameters) {
   for (const auto& parameter : parameters)
-    layouts.push_back({parameter.tensor.numel(), parameter.tensor.scalar_type(), parameter.tensor.device()});
-  return plan_buckets(layouts, caps);
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text.append(text.empty() ? "" : ", ").append(word);
-  return text;
-}
-
-std::string named(const Parameter& parameter) {
-  std::ostringstream text;
-  text << parameter.name << ' ' << parameter.tensor.sizes();
-  return text.str();
-}
-
-// "on ranks 0, 2: <fault>", each different fault once.
-std::string describe(const std::vector<std::string>& faults) {
-  std::map<std::string, std::vector<std::string>> ranks_of;
-  for (std::size_t rank = 0; rank < faults.size(); ++rank)
-    if (!faults[rank].empty()) ranks_of[faults[rank]].push_back(std::to_string(rank));
-  std::vector<std::string> texts;
-  for (const auto& [fault, ranks] : ranks_of)
-    texts.push_back((ranks.size() == 1 ? "on rank " : "on ranks ") + join(ranks) + ": " + fault);
-  return join(texts);
-}
-
-constexpr const char* kMissingRemedy =
-    "every parameter must take part in the loss; freeze those that do not, with requires_grad_(false), before wrapping";
-
-}  // namespace
-
-class Reducer::Impl {
- public:
-  Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options);
-
-  void arm();
-  void watch(const at::Tensor& output) { hooks_->watch(output); }
-  void change_no_sync_depth(int by) { no_sync_depth_ += by; }
-  bool synchronises() const { return no_sync_depth_ == 0; }
-  const BucketPlan& plan() const { return plan_; }
-  const std::vector<Bucket>& buckets() const { return buckets_; }
-
- private:
-  // accumulating: a backward under no_sync; reducing: buckets of this backward fill and leave;
-  // broken: communication failed, every later use says so again.
-  enum class State { idle, accumulating, reducing, broken };
-  struct Place {
-    std::size_t bucket;
-    std::size_t slot;
-  };
-
-  void on_backward();
-  void on_gradient(std::size_t index);
-  void finish();
-  void on_abandoned();
-
-  void settle_abandoned();
-  void require_hooks();
-  void begin();
-  void keep_apart();
-  void take(std::size_t index);
-  void take_leftovers();
-  std::string missing() const;
-  void launch_full_buckets();
-  void complete_round();
-  std::vector<std::string> settle();
-  void publish(std::size_t index);
-
-  std::vector<at::Tensor> tensors_;
-  BucketPlan plan_;
-  std::vector<Parameter> parameters_;
-  std::shared_ptr<ProcessGroup> group_;
-  bool as_views_;
-  at::Tensor scale_;  // 1 / world size; goes in with the copy into the slot, as in PyTorch's DDP
-  std::vector<Place> places_;
-  std::vector<Bucket> buckets_;
-  std::vector<std::string> labels_;
-  LaunchQueue queue_;
-  std::vector<Work> works_;
-  std::vector<bool> unsynchronised_;  // has a gradient of a micro-batch that was not reduced
-  State state_ = State::idle;
-  int no_sync_depth_ = 0;
-  std::string fault_;  // what went wrong on this rank in this round
-  std::exception_ptr broken_by_;
-  std::int64_t reductions_ = 0;
-  bool warned_of_graph_ = false;
-  std::mutex mutex_;
-  std::unique_ptr<GradHooks> hooks_;
-};
-
-Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group,
-                    const ReducerOptions& options)
-    : tensors_(tensors_of(parameters)),
-      plan_(plan_for(parameters, options.caps)),
-      parameters_(std::move(parameters)),
-      group_(std::move(group)),
-      as_views_(options.gradient_as_bucket_view),
-      scale_(at::native::wrapped_scalar_tensor(1.0 / group_->size())),
-      places_(parameters_.size()),
-      queue_(plan_.size()),
-      unsynchronised_(parameters_.size(), false) {
-  for (const auto& parameter : parameters_)
     if (GradHooks::is_hooked(parameter.tensor))
       throw std::logic_error(
           "ddp: " + parameter.name +
           " belongs to a DistributedDataParallel that still lives; destroy it before wrapping again");
-  for (std::size_t b = 0; b < plan_.size(); ++b) {
-    std::vector<at::Tensor> members;
-    for (std::size_t slot = 0; slot < plan_[b].size(); ++slot) {
-      members.push_back(tensors_[plan_[b][slot]]);
-      places_[plan_[b][slot]] = {b, slot};
-    }
-    // The last bucket carries one element a rank: non-zero where that rank's gradients are void.
-    const auto extra = b + 1 == plan_.size() ? group_->size() : 0;
-    buckets_.emplace_back(members, [&](std::int64_t bytes) { return group_->allocate(bytes); }, extra);
-    labels_.push_back("bucket " + std::to_string(b + 1) + " of " + std::to_string(plan_.size()) + " (" +
-                      parameters_[plan_[b].front()].name + " to " + parameters_[plan_[b].back()].name + ")");
-    log::detail(log::Subsystem::bucket, "{}: {} parameters, {} bytes", labels_.back(), members.size(),
-                buckets_.back().bytes());
-  }
+}
+
+constexpr const char* kMissingRemedy =
+    "every parameter must take part in the loss; freeze those that do not, with requires_grad_(false), before "
+    "wrapping, or set find_unused_parameters";
+
+}  // namespace
+
+Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group,
+                    const ReducerOptions& options, std::shared_ptr<ControlRecord> record)
+    : options_(options),
+      parameters_(std::move(parameters)),
+      tensors_(tensors_of(parameters_)),
+      layouts_(layouts_of(parameters_)),
+      group_(std::move(group)),
+      plan_number_(comm::PlannedCalls::add_plan(*group_)),
+      record_(std::move(record)),
+      status_(record_->add("status", 1)),
+      left_(record_->add("left", 1)),
+      round_(record_->add("round", 4)),
+      plan_(record_->add("plan", 2)),
+      samples_(record_->add("samples", 8)),
+      flight_(group_, options.comm_hook),
+      sparse_(parameters_),
+      weight_(group_->size()),
+      usage_(parameters_.size()),
+      expected_(once_each(tensors_)),
+      written_(parameters_.size(), false),
+      kept_(parameters_.size()),
+      unsynchronised_(parameters_.size(), false) {
+  require_unwrapped(parameters_);
+  if (tolerates_unused()) record_->add_flags(parameters_.size());
+  const auto elements = static_cast<std::int64_t>(record_->elements());
+  record_values_ = at::zeros({elements}, at::kFloat);
+  auto plan = plan_buckets(layouts_, options_.caps, registration_order(parameters_));
+  if (options_.comm_hook || plan.empty()) own_carrier_ = at::zeros({elements}, at::device(group_->device()));
+  order_is_agreed_ = plan.size() < 2;
+  use_plan(std::move(plan));
   hooks_ = std::make_unique<GradHooks>(tensors_, GradEvents{.on_backward = [this] { on_backward(); },
                                                             .on_gradient = [this](std::size_t i) { on_gradient(i); },
                                                             .finish = [this] { finish(); },
                                                             .abandoned = [this] { on_abandoned(); }});
 }
 
+void Reducer::Impl::set_samples(std::uint64_t samples) {
+  const std::lock_guard lock(mutex_);
+  weight_.set_own(samples);
+  samples_are_set_ = true;
+}
+
 void Reducer::Impl::arm() {
   if (GradHooks::inside_backward()) return;  // a forward that is recomputed belongs to the round under way
+  const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   require_hooks();
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
@@ -168,12 +112,12 @@ void Reducer::Impl::arm() {
 void Reducer::Impl::require_hooks() {
   for (auto unhooked = hooks_->first_unhooked(tensors_); unhooked;
        unhooked = hooks_->first_unhooked(tensors_, *unhooked + 1)) {
-    const auto& tensor = tensors_[*unhooked];
-    const auto [bucket, slot] = places_[*unhooked];
-    const auto& gradient = buckets_[bucket].view(slot);
-    if (tensor.dtype() != gradient.dtype() || tensor.device() != gradient.device() ||
-        tensor.sizes() != gradient.sizes() || !tensor.requires_grad())
-      throw std::logic_error("ddp: " + parameters_[*unhooked].name +
+    const auto& [name, tensor, is_sparse] = parameters_[*unhooked];
+    const auto& layout = layouts_[*unhooked];
+    const bool has_slot = buckets_->has_slot(*unhooked);
+    if (tensor.scalar_type() != layout.dtype || tensor.device() != layout.device || !tensor.requires_grad() ||
+        tensor.numel() != layout.elements || (has_slot && tensor.sizes() != buckets_->view(*unhooked).sizes()))
+      throw std::logic_error("ddp: " + name +
                              " was moved, converted or resized after wrapping; wrap the module after that");
     hooks_->hook_again(*unhooked, tensor);
   }
@@ -184,6 +128,7 @@ void Reducer::Impl::settle_abandoned() {
   if (state_ == State::accumulating) state_ = State::idle;
   if (state_ != State::reducing) return;
   fault_ = "its backward() ended in an exception before its gradients were complete";
+  flight_.mark_backward_done();
   try {
     complete_round();
   } catch (const GradientError& error) {
@@ -192,38 +137,9 @@ void Reducer::Impl::settle_abandoned() {
 }
 
 void Reducer::Impl::on_abandoned() {
+  const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   settle_abandoned();
-}
-
-void Reducer::Impl::begin() {
-  if (state_ != State::idle) return;
-  if (no_sync_depth_ > 0) {
-    state_ = State::accumulating;
-    return;
-  }
-  state_ = State::reducing;
-  keep_apart();
-  queue_.reset();
-  works_.clear();
-  fault_.clear();
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    buckets_[b].reset();
-    if (buckets_[b].is_full() && b + 1 < buckets_.size()) queue_.mark_full(b);  // parameters without elements
-  }
-  launch_full_buckets();
-}
-
-// A gradient that the user has put into another parameter's slot gets memory of its own before the slots
-// are written.
-void Reducer::Impl::keep_apart() {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const auto& current = tensors_[i].grad();
-    const auto [bucket, slot] = places_[i];
-    if (!current.defined() || same_memory(current, buckets_[bucket].view(slot))) continue;
-    for (const auto& other : buckets_)
-      if (other.owns(current)) tensors_[i].mutable_grad() = current.clone();
-  }
 }
 
 void Reducer::Impl::on_backward() {
@@ -232,49 +148,147 @@ void Reducer::Impl::on_backward() {
   begin();
 }
 
+void Reducer::Impl::begin() {
+  if (state_ != State::idle) return;
+  if (no_sync_depth_ > 0) {
+    state_ = State::accumulating;
+    return;
+  }
+  start_round();
+  if (state_ == State::broken) return;
+  keep_apart();
+  if (const auto used = predict_used())
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (!(*used)[i]) do_without(i);
+  launch_full_buckets();
+}
+
+void Reducer::Impl::start_round() {
+  state_ = State::reducing;
+  if (next_plan_) use_plan(*std::exchange(next_plan_, std::nullopt));
+  fault_.clear();
+  late_.clear();
+  sparse_.clear();
+  record_->lower_flags();
+  written_.assign(written_.size(), false);
+  arrival_order_.clear();
+  queue_->start(expected_);
+  flight_.start(*buckets_);
+  if (options_.weight_by_samples && !std::exchange(samples_are_set_, false))
+    fault_ = "weight_by_samples is on, but set_samples() was not called for this step";
+  try {
+    flight_.require_same_plan(plan_number_);
+    if (options_.weight_by_samples && rounds_ == 0) {
+      auto total = at::zeros({1}, at::device(group_->device()).dtype(at::kLong));
+      total.fill_(static_cast<std::int64_t>(weight_.own()));
+      comm::PlannedCalls::all_reduce(*group_, total, {.label = "samples of the first step"}).wait();
+      weight_.expect(static_cast<std::uint64_t>(total.item<std::int64_t>()));
+    }
+  } catch (...) {
+    state_ = State::broken;
+    broken_by_ = std::current_exception();
+  }
+}
+
+// A gradient that the user has put into another parameter's slot gets memory of its own before the slots
+// are written.
+void Reducer::Impl::keep_apart() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& current = tensors_[i].grad();
+    if (!current.defined() || (buckets_->has_slot(i) && same_memory(current, buckets_->view(i)))) continue;
+    if (buckets_->own(current)) tensors_[i].mutable_grad() = current.clone();
+  }
+}
+
+// Which parameters this backward will reach, as far as that can be known; they may turn out to be others.
+std::optional<std::vector<bool>> Reducer::Impl::predict_used() {
+  if (is_learned_) {
+    std::vector<bool> used;
+    for (std::size_t i = 0; i < expected_.size(); ++i) used.push_back(expected_[i] > 0 || tensors_[i].numel() == 0);
+    return used;
+  }
+  if (!options_.find_unused_parameters) return std::nullopt;
+  const auto start = std::chrono::steady_clock::now();
+  auto used = hooks_->reachable();
+  usage_.add_search(std::chrono::steady_clock::now() - start);
+  return used;
+}
+
+// Parameter `index` has no gradient in this backward: one of a micro-batch travels, an older one keeps its value.
+void Reducer::Impl::do_without(std::size_t index) {
+  auto& gradient = tensors_[index].mutable_grad();
+  if (gradient.defined() && unsynchronised_[index]) return take(index);
+  if (gradient.defined()) {
+    const bool is_slot = buckets_->own(gradient);
+    kept_[index] = is_slot ? gradient.clone() : gradient;
+    write(index, kept_[index]);
+    gradient.reset();
+  } else if (buckets_->has_slot(index)) {
+    buckets_->clear(index);
+    written_[index] = true;
+  }
+  queue_->forgo(index);
+}
+
 void Reducer::Impl::on_gradient(std::size_t index) {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   begin();
-  const auto& gradient = tensors_[index].grad();
-  if (state_ == State::broken) return;
+  if (state_ == State::broken || !tensors_[index].grad().defined()) return;  // reset by another hook
   if (state_ == State::accumulating) {
     unsynchronised_[index] = true;
     return;
   }
-  const auto [bucket, slot] = places_[index];
-  if (!gradient.defined()) return;  // reset by another hook, or by an error of the round before
-  if (gradient.layout() != at::kStrided) {
-    fault_ = "the gradient of " + named(parameters_[index]) + " is sparse, which is not supported";
-  } else if (!buckets_[bucket].holds(slot)) {
-    take(index);
-  } else if (tensors_[index].numel() > 0) {
-    fault_ = "two gradients for " + named(parameters_[index]) +
-             " in one backward() (a block that is checkpointed twice); run the block's uses in one checkpoint";
-  }
+  if (is_learned_ && queue_->arrivals(index) >= expected_[index] && tensors_[index].numel() > 0)
+    fault_ = "static_graph: a gradient for " + named(parameters_[index]) + ", which the first step used " +
+             std::to_string(expected_[index]) + " times; use find_unused_parameters where the graph changes";
+  take(index);
 }
 
-// The gradient goes into its slot, and the slot becomes the gradient.
+// The gradient goes into its slot. It is undefined until finish(), so that a second one in the same backward, from a
+// block that is recomputed twice, comes alone.
 void Reducer::Impl::take(std::size_t index) {
-  const auto [bucket, slot] = places_[index];
-  auto& gradient = tensors_[index].mutable_grad();
+  auto gradient = std::exchange(tensors_[index].mutable_grad(), at::Tensor());
   if (gradient.requires_grad() && !std::exchange(warned_of_graph_, true))
     log::warn(
         "backward() was called with create_graph; a second derivative through averaged gradients is not "
         "supported, the averages are constants");
-  const bool filled = buckets_[bucket].put(slot, gradient, scale_);
-  if (as_views_) gradient = buckets_[bucket].view(slot);
-  // The last bucket waits for finish(): it tells whether all of this backward went well.
-  if (filled && bucket + 1 < buckets_.size()) {
-    queue_.mark_full(bucket);
-    launch_full_buckets();
+  if (gradient.layout() != at::kStrided && !sparse_.has(index) && !std::exchange(warned_of_sparse_, true))
+    log::warn(
+        "the gradient of {} is sparse, which its module does not announce: it is averaged as a dense one; name it in "
+        "sparse_parameters to keep it sparse",
+        parameters_[index].name);
+  if (!order_is_agreed_ && queue_->arrivals(index) == 0) arrival_order_.push_back(index);
+  write(index, gradient);
+  if (tolerates_unused()) record_->raise(index);
+  if (!options_.gradient_as_bucket_view && !gradient.requires_grad()) kept_[index] = std::move(gradient);
+  if (!queue_->arrive(index)) return;
+  flight_.mark_full(buckets_->bucket_of(index));
+  launch_full_buckets();
+}
+
+void Reducer::Impl::write(std::size_t index, const at::Tensor& gradient) {
+  const auto& scale = weight_.scale();
+  const bool is_first = !written_[index];
+  written_[index] = true;
+  if (scale.value == 0) {  // a mean over no samples may be NaN
+    if (is_first && buckets_->has_slot(index)) buckets_->clear(index);
+  } else if (sparse_.has(index)) {
+    sparse_.add(index, gradient, scale);
+  } else if (queue_->has_left(index)) {
+    late_.add(index, gradient, scale);
+  } else if (is_first) {
+    buckets_->put(index, gradient, scale);
+  } else {
+    buckets_->add(index, gradient, scale);
   }
 }
 
 void Reducer::Impl::launch_full_buckets() {
-  while (const auto bucket = queue_.pop()) {
+  if (state_ == State::broken) return;
+  while (const auto bucket = queue_->pop()) {
     try {
-      works_.push_back(comm::PlannedCalls::all_reduce(*group_, buckets_[*bucket].flat(), {.label = labels_[*bucket]}));
+      flight_.launch(*buckets_, *bucket);
     } catch (...) {
       state_ = State::broken;
       broken_by_ = std::current_exception();
@@ -291,70 +305,37 @@ void Reducer::Impl::finish() {
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
   take_leftovers();
   if (fault_.empty()) fault_ = missing();
+  flight_.mark_backward_done();
   complete_round();
-  for (std::size_t i = 0; i < tensors_.size(); ++i) publish(i);
+  publish();
 }
 
-// Gradients that only unsynchronised micro-batches have produced.
+// Gradients that only unsynchronised micro-batches have produced, and parameters that nobody could know to be unused.
 void Reducer::Impl::take_leftovers() {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const auto [bucket, slot] = places_[i];
-    if (unsynchronised_[i] && !buckets_[bucket].holds(slot) && tensors_[i].grad().defined()) take(i);
+    if (queue_->arrivals(i) > 0 || written_[i] || tensors_[i].numel() == 0) continue;
+    if (unsynchronised_[i] && tensors_[i].grad().defined())
+      take(i);
+    else if (tolerates_unused() && !is_learned_)
+      do_without(i);
   }
 }
 
 std::string Reducer::Impl::missing() const {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    if (!buckets_[places_[i].bucket].holds(places_[i].slot)) names.push_back(named(parameters_[i]));
-  return names.empty() ? "" : "no gradient for " + join(names) + "; " + kMissingRemedy;
+    if (expected_[i] > queue_->arrivals(i) && (!tolerates_unused() || is_learned_))
+      names.push_back(named(parameters_[i]));
+  if (names.empty()) return {};
+  if (is_learned_)
+    return "static_graph: no gradient, or too few, for " + joined(names) +
+           ", which the first step used; use find_unused_parameters where the graph changes";
+  return "no gradient for " + joined(names) + "; " + kMissingRemedy;
 }
 
-// Launches what has not left yet, full or not, so that all ranks do the same, and waits.
-void Reducer::Impl::complete_round() {
-  const at::NoGradGuard no_grad;
-  auto& verdict = buckets_.back().extra();
-  verdict.zero_();
-  if (!fault_.empty()) verdict[group_->rank()].fill_(1);
-  for (std::size_t b = 0; b < buckets_.size(); ++b) queue_.mark_full(b);
-  launch_full_buckets();
-  if (state_ == State::broken) std::rethrow_exception(broken_by_);
-  const auto faults = settle();
-  state_ = State::idle;
-  unsynchronised_.assign(unsynchronised_.size(), false);
-  group_->mark_step(++reductions_);
-  if (faults.empty()) return;
-  for (auto& tensor : tensors_) tensor.mutable_grad().reset();  // void: a step now would change nothing
-  throw GradientError(group_->origin(), "reducer", describe(faults));
-}
-
-// Waits for all buckets_; where a rank declared its gradients void, returns every rank's fault.
-std::vector<std::string> Reducer::Impl::settle() {
-  try {
-    for (const auto& work : works_) work.wait();
-    if (!buckets_.back().extra().count_nonzero().item<std::int64_t>()) return {};
-    return group_->all_gather_bytes(fault_, {.label = "faults of this backward"});
-  } catch (...) {
-    state_ = State::broken;
-    broken_by_ = std::current_exception();
-    throw;
-  }
-}
-
-void Reducer::Impl::publish(std::size_t index) {
-  const auto& mean = buckets_[places_[index].bucket].view(places_[index].slot);
-  auto& gradient = tensors_[index].mutable_grad();
-  if (!as_views_ && gradient.defined() && !gradient.requires_grad()) {
-    gradient.copy_(mean);
-  } else if (!as_views_) {
-    gradient = mean.clone();
-  } else if (!gradient.is_same(mean)) {
-    gradient = mean;
-  }
-}
-
-Reducer::Reducer(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), options)) {}
+Reducer::Reducer(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options,
+                 std::shared_ptr<ControlRecord> record)
+    : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), options, std::move(record))) {}
 Reducer::~Reducer() = default;
 
 void Reducer::arm() { impl_->arm(); }
@@ -362,12 +343,12 @@ void Reducer::watch(const at::Tensor& output) { impl_->watch(output); }
 void Reducer::enter_no_sync() { impl_->change_no_sync_depth(1); }
 void Reducer::leave_no_sync() { impl_->change_no_sync_depth(-1); }
 bool Reducer::synchronises() const { return impl_->synchronises(); }
-const BucketPlan& Reducer::plan() const { return impl_->plan(); }
-
-std::int64_t Reducer::bucket_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& bucket : impl_->buckets()) bytes += bucket.bytes();
-  return bytes;
-}
+void Reducer::set_samples(std::uint64_t samples) { impl_->set_samples(samples); }
+bool Reducer::shadow(bool counts) { return impl_->shadow(counts); }
+std::int64_t Reducer::rounds() const { return impl_->rounds(); }
+int Reducer::lowest_active() const { return impl_->lowest_active(); }
+std::int64_t Reducer::bucket_bytes() const { return impl_->buckets().bytes(); }
+const BucketPlan& Reducer::plan() const { return impl_->buckets().plan(); }
+const ReducerStats& Reducer::stats() const { return impl_->stats(); }
 
 }  // namespace ddp

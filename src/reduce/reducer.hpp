@@ -1,7 +1,7 @@
 #pragma once
 /// reducer.hpp: averages gradients over the ranks while backward() still runs.
 ///
-/// A gradient's way: GradHooks (on_gradient) -> Bucket (put, full) -> LaunchQueue (launch) ->
+/// A gradient's way: GradHooks (on_gradient) -> Bucket (put) -> LaunchQueue (full, launch) -> BucketFlight and
 /// ProcessGroup (all_reduce) -> Reducer (finish) -> parameter.grad(). See docs/gradient_flow.md.
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,11 @@
 #include <memory>
 #include <vector>
 
+#include "ddp/comm_hook.hpp"
 #include "ddp/process_group.hpp"
+#include "ddp/reducer_stats.hpp"
 #include "reduce/bucket_plan.hpp"
+#include "reduce/control_record.hpp"
 #include "reduce/parameter.hpp"
 
 namespace ddp {
@@ -20,19 +23,28 @@ struct ReducerOptions {
   BucketCaps caps = {};
   /// parameter.grad() shares the bucket's memory; else the mean is copied into a tensor of its own.
   bool gradient_as_bucket_view = true;
+  /// A parameter without a gradient is no fault; it is looked for in the graph, so that its bucket need not wait.
+  bool find_unused_parameters = false;
+  /// The same, but what the first step has found holds for all later ones.
+  bool static_graph = false;
+  /// The ranks' gradients count by set_samples(), which each step needs.
+  bool weight_by_samples = false;
+  std::shared_ptr<CommHook> comm_hook = nullptr;
 };
 
 /// One backward() is one reduction, unless a no_sync guard lived when it began. Every rank takes part
 /// in every reduction with all its buckets, whatever happens to its own backward: a rank that missed a
-/// gradient or whose backward threw says so in the last bucket, and then all ranks throw.
+/// gradient or whose backward threw says so in the control record, and then all ranks throw.
 ///
 /// Threads: construction, arm() and backward() from one thread; the hooks may run on others.
 /// Lifetime: the destructor removes the hooks and never communicates; destroy it outside backward().
 class Reducer {
  public:
-  /// `parameters` are distinct leaves that require gradients, on the group's device, the same on all
-  /// ranks. Needs more than one rank. Errors: std::logic_error if a parameter has a live Reducer already.
-  Reducer(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
+  /// Collective. `parameters` are distinct leaves that require gradients, on the group's device, the same on all
+  /// ranks. Needs more than one rank. `record` may have fields of the caller's.
+  /// Errors: std::logic_error if a parameter has a live Reducer already.
+  Reducer(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options,
+          std::shared_ptr<ControlRecord> record);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -50,9 +62,23 @@ class Reducer {
   void leave_no_sync();
   bool synchronises() const;
 
+  /// The number of samples behind the next reduction's gradients, with the option weight_by_samples.
+  void set_samples(std::uint64_t samples);
+
+  /// Collective, with the other ranks' backward() or shadow(). One reduction by a rank that has left its loop: it adds
+  /// zeros, which count in the divisor if `counts`, and gets the means as gradients. False, and no gradients, once all
+  /// ranks have left theirs; the next reduction is an ordinary one again.
+  bool shadow(bool counts);
+  /// Reductions so far, void ones too; the same on all ranks.
+  std::int64_t rounds() const;
+  /// The lowest rank that was in its loop in the last reduction; 0 before the first.
+  int lowest_active() const;
+
   /// Bytes of all buckets.
   std::int64_t bucket_bytes() const;
   const BucketPlan& plan() const;
+  /// The last reduction's.
+  const ReducerStats& stats() const;
 
  private:
   class Impl;

@@ -3,11 +3,13 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
+#include <torch/nn/modules/embedding.h>
 #include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "ddp/log.hpp"
@@ -23,36 +25,74 @@ std::int64_t cap_in_bytes(double mebibytes, const char* option) {
   return static_cast<std::int64_t>(std::ceil(std::min(mebibytes, 1e9) * 1024 * 1024));
 }
 
+// Of Embedding and EmbeddingBag with sparse(true).
+std::unordered_set<const c10::TensorImpl*> weights_with_sparse_gradients(const torch::nn::Module& module) {
+  std::unordered_set<const c10::TensorImpl*> weights;
+  module.apply([&](const torch::nn::Module& part) {
+    if (const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&part);
+        embedding != nullptr && embedding->options.sparse())
+      weights.insert(embedding->weight.unsafeGetTensorImpl());
+    if (const auto* bag = dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&part);
+        bag != nullptr && bag->options.sparse())
+      weights.insert(bag->weight.unsafeGetTensorImpl());
+  });
+  return weights;
+}
+
+using Names = std::unordered_set<std::string>;
+
 // Distinct trainable parameters in registration order; tied ones with all their names.
-std::vector<Parameter> trainable(const torch::nn::Module& module) {
+std::vector<Parameter> trainable(const torch::nn::Module& module, const Names& ignored, const Names& sparse) {
+  const auto sparse_weights = weights_with_sparse_gradients(module);
   std::vector<Parameter> parameters;
   std::unordered_map<const c10::TensorImpl*, std::size_t> seen;
   for (const auto& entry : module.named_parameters()) {
     const auto& tensor = entry.value();
-    if (!tensor.defined() || !tensor.requires_grad()) continue;
+    if (!tensor.defined() || !tensor.requires_grad() || ignored.count(entry.key()) > 0) continue;
     const auto [known, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), parameters.size());
     if (is_new)
-      parameters.push_back({entry.key(), tensor});
+      parameters.push_back({entry.key(), tensor, sparse_weights.count(tensor.unsafeGetTensorImpl()) > 0});
     else
       parameters[known->second].name += " = " + entry.key();
+    if (sparse.count(entry.key()) > 0) parameters[known->second].is_sparse = true;
   }
   return parameters;
 }
 
-std::vector<at::Tensor> defined_buffers(const torch::nn::Module& module) {
+// All that ranks hold in common.
+std::vector<ModelTensor> model_tensors(const torch::nn::Module& module, const Names& ignored) {
+  std::vector<ModelTensor> tensors;
+  const auto add = [&](const char* role, const auto& entries) {
+    for (const auto& entry : entries)
+      if (entry.value().defined() && ignored.count(entry.key()) == 0)
+        tensors.push_back({role, entry.key(), entry.value()});
+  };
+  add("parameter", module.named_parameters());
+  add("buffer", module.named_buffers());
+  return tensors;
+}
+
+std::vector<at::Tensor> buffers_of(const std::vector<ModelTensor>& tensors) {
   std::vector<at::Tensor> buffers;
-  for (const auto& buffer : module.buffers())
-    if (buffer.defined()) buffers.push_back(buffer);
+  for (const auto& [role, name, tensor] : tensors)
+    if (role == "buffer") buffers.push_back(tensor);
   return buffers;
 }
 
-std::vector<ModelTensor> model_tensors(const torch::nn::Module& module) {
-  std::vector<ModelTensor> tensors;
-  for (const auto& entry : module.named_parameters())
-    if (entry.value().defined()) tensors.push_back({"parameter", entry.key(), entry.value()});
-  for (const auto& entry : module.named_buffers())
-    if (entry.value().defined()) tensors.push_back({"buffer", entry.key(), entry.value()});
-  return tensors;
+std::vector<at::Tensor> values_of(const std::vector<ModelTensor>& tensors) {
+  std::vector<at::Tensor> values;
+  for (const auto& entry : tensors) values.push_back(entry.tensor);
+  return values;
+}
+
+void require_known(const torch::nn::Module& module, const std::vector<std::string>& names, const char* option,
+                   bool buffers_too) {
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  for (const auto& name : names)
+    if (!parameters.contains(name) && !(buffers_too && buffers.contains(name)))
+      throw std::logic_error(std::string("ddp: ") + option + " names " + name + ", but the module has no such " +
+                             (buffers_too ? "parameter or buffer" : "parameter"));
 }
 
 void require_usable(const std::vector<ModelTensor>& tensors, const ProcessGroup& group) {
@@ -77,7 +117,13 @@ std::vector<Parameter> frozen(const std::vector<ModelTensor>& tensors) {
 std::string text_of(const DistributedDataParallelOptions& options) {
   std::ostringstream text;
   text << "bucket_cap_mb " << options.bucket_cap_mb << ", first_bucket_cap_mb " << options.first_bucket_cap_mb
-       << ", broadcast_buffers " << options.broadcast_buffers;
+       << ", broadcast_buffers " << options.broadcast_buffers << ", find_unused_parameters "
+       << options.find_unused_parameters << ", static_graph " << options.static_graph << ", weight_by_samples "
+       << options.weight_by_samples << ", comm_hook " << (options.comm_hook ? options.comm_hook->name() : "none")
+       << ", ignored_parameters";
+  for (const auto& name : options.ignored_parameters) text << ' ' << name;
+  text << ", sparse_parameters";
+  for (const auto& name : options.sparse_parameters) text << ' ' << name;
   return text.str();
 }
 
@@ -86,9 +132,15 @@ std::string text_of(const DistributedDataParallelOptions& options) {
 struct DataParallelCore::Impl {
   std::shared_ptr<ProcessGroup> group;
   bool broadcast_buffers = true;
+  bool weights_by_samples = false;
+  bool is_joining = false;
+  std::int64_t buffers_sent_in = -1;            // while joining: the round for which they were sent
+  std::vector<ModelTensor> tensors;             // that all ranks hold in common
   std::vector<Parameter> frozen;                // when the module was wrapped
   std::unique_ptr<CoalescedBroadcast> buffers;  // null in a world of one
   std::unique_ptr<Reducer> reducer;             // null in a world of one and without trainable parameters
+
+  void send_buffers(bool training);
 };
 
 DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
@@ -97,37 +149,78 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   if (!group) throw std::logic_error("ddp: DistributedDataParallel needs a process group");
   const ReducerOptions reducer{.caps = {cap_in_bytes(options.first_bucket_cap_mb, "first_bucket_cap_mb"),
                                         cap_in_bytes(options.bucket_cap_mb, "bucket_cap_mb")},
-                               .gradient_as_bucket_view = options.gradient_as_bucket_view};
+                               .gradient_as_bucket_view = options.gradient_as_bucket_view,
+                               .find_unused_parameters = options.find_unused_parameters,
+                               .static_graph = options.static_graph,
+                               .weight_by_samples = options.weight_by_samples,
+                               .comm_hook = options.comm_hook};
+  require_known(module, options.ignored_parameters, "ignored_parameters", true);
+  require_known(module, options.sparse_parameters, "sparse_parameters", false);
   impl_->group = std::move(group);
   impl_->broadcast_buffers = options.broadcast_buffers;
-  const auto tensors = model_tensors(module);
-  require_usable(tensors, *impl_->group);
+  impl_->weights_by_samples = options.weight_by_samples;
+  const Names ignored(options.ignored_parameters.begin(), options.ignored_parameters.end());
+  impl_->tensors = model_tensors(module, ignored);
+  require_usable(impl_->tensors, *impl_->group);
   if (impl_->group->size() == 1) return;
 
-  verify_same_model(text_of(options), tensors, *impl_->group);
-  std::vector<at::Tensor> values;
-  for (const auto& entry : tensors) values.push_back(entry.tensor);
-  broadcast_in_chunks(values, *impl_->group);
-  impl_->buffers = std::make_unique<CoalescedBroadcast>(defined_buffers(module));
-  impl_->frozen = frozen(tensors);
-  auto parameters = trainable(module);
+  verify_same_model(text_of(options), impl_->tensors, *impl_->group);
+  copy_from(0);
+  impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers_of(impl_->tensors));
+  impl_->frozen = frozen(impl_->tensors);
+  auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
   if (parameters.empty())
     log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");
   else
-    impl_->reducer = std::make_unique<Reducer>(std::move(parameters), impl_->group, reducer);
+    impl_->reducer =
+        std::make_unique<Reducer>(std::move(parameters), impl_->group, reducer,
+                                  std::make_shared<ControlRecord>(impl_->group->rank(), impl_->group->size()));
 }
 
 DataParallelCore::~DataParallelCore() = default;
 
 void DataParallelCore::before_forward(bool training) {
   if (!at::GradMode::is_enabled()) return;
-  for (const auto& [name, tensor] : impl_->frozen)
+  for (const auto& [name, tensor, is_sparse] : impl_->frozen)
     if (tensor.requires_grad())
       throw std::logic_error("ddp: " + name + " was frozen when the module was wrapped and requires gradients now; " +
                              "they would not be averaged: destroy the wrapper and wrap the module again");
   if (impl_->reducer) impl_->reducer->arm();
   const bool synchronises = !impl_->reducer || impl_->reducer->synchronises();
-  if (training && synchronises && impl_->broadcast_buffers && impl_->buffers) impl_->buffers->run(*impl_->group);
+  if (synchronises) impl_->send_buffers(training);
+}
+
+// While ranks may leave their loops, a step has exactly one copy, so that those that have left can take part.
+void DataParallelCore::Impl::send_buffers(bool training) {
+  if (!broadcast_buffers || !buffers) return;
+  if (!is_joining || !reducer) {
+    if (training) buffers->run(*group);
+  } else if (std::exchange(buffers_sent_in, reducer->rounds()) != reducer->rounds()) {
+    buffers->run(*group, reducer->lowest_active());
+  }
+}
+
+void DataParallelCore::set_joining(bool on) {
+  impl_->is_joining = on;
+  impl_->buffers_sent_in = -1;
+}
+
+bool DataParallelCore::shadow_step(bool counts) {
+  if (!impl_->reducer) return false;
+  impl_->send_buffers(true);
+  return impl_->reducer->shadow(counts);
+}
+
+void DataParallelCore::copy_from(int root) {
+  if (impl_->group->size() > 1) broadcast_in_chunks(values_of(impl_->tensors), *impl_->group, root);
+}
+
+int DataParallelCore::lowest_active() const { return impl_->reducer ? impl_->reducer->lowest_active() : 0; }
+
+void DataParallelCore::set_samples(std::int64_t samples) {
+  if (!impl_->weights_by_samples) throw std::logic_error("ddp: set_samples() needs the option weight_by_samples");
+  if (samples < 0) throw std::logic_error("ddp: set_samples() wants no number below zero");
+  if (impl_->reducer) impl_->reducer->set_samples(static_cast<std::uint64_t>(samples));
 }
 
 void DataParallelCore::watch(const at::Tensor& output) {
@@ -137,6 +230,10 @@ void DataParallelCore::watch(const at::Tensor& output) {
 void DataParallelCore::set_broadcast_buffers(bool on) { impl_->broadcast_buffers = on; }
 const std::shared_ptr<ProcessGroup>& DataParallelCore::group() const { return impl_->group; }
 std::int64_t DataParallelCore::bucket_bytes() const { return impl_->reducer ? impl_->reducer->bucket_bytes() : 0; }
+const ReducerStats& DataParallelCore::reducer_stats() const {
+  static const ReducerStats none;
+  return impl_->reducer ? impl_->reducer->stats() : none;
+}
 
 NoSync::NoSync(DataParallelCore& core) : core_(&core) {
   if (core_->impl_->reducer) core_->impl_->reducer->enter_no_sync();

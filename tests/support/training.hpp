@@ -56,26 +56,38 @@ inline torch::Tensor squared_error(const torch::Tensor& output, const torch::Ten
   return (output - target).pow(2).mean();
 }
 
-/// Two layers of one weight, of which the first one's backward waits until the last one's gradient is `mean`:
-/// only a reduction that runs beside the backward can bring it. Gives up after 10 s.
+/// Two layers of one weight. Once `slot` is where the last one's mean will appear, the first one's backward waits until
+/// `mean` is there: only a reduction that runs beside the backward can bring it. Gives up after 10 s.
 struct WaitsForMeanImpl : torch::nn::Module {
-  explicit WaitsForMeanImpl(double value) : mean(value) {}
   torch::Tensor forward(torch::Tensor x) {
     auto hidden = x * first;
     hidden.register_hook([this](const torch::Tensor&) {
+      if (!slot.defined()) return;
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
       while (!came() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
       came_in_time = came();
     });
     return hidden * last;
   }
-  bool came() const { return last.grad().item<double>() == mean; }
+  bool came() const { return slot.item<double>() == mean; }
 
-  double mean;
+  torch::Tensor slot;
+  double mean = 0;
   bool came_in_time = false;
   torch::Tensor first = register_parameter("first", torch::ones({1}));
   torch::Tensor last = register_parameter("last", torch::ones({1}));
 };
+
+/// Collective. Two steps of a wrapped WaitsForMean; true if the second one's mean came while its backward ran.
+template <class Model>
+bool averages_while_backward_runs(Model& model, WaitsForMeanImpl& net, int rank) {
+  model(torch::full({1}, 5.0 + rank)).sum().backward();
+  net.slot = net.last.grad();
+  net.mean = 1.5;
+  net.zero_grad();
+  model(torch::full({1}, 1.0 + rank)).sum().backward();
+  return net.came_in_time && net.first.grad().template item<double>() == 1.5;
+}
 
 /// |a - b| <= tolerance * (|b| + 1), and the same dtype and shape.
 inline bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {

@@ -1,6 +1,5 @@
 #include "reduce/bucket.hpp"
 
-#include <ATen/ScalarOps.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -10,7 +9,7 @@ namespace ddp {
 namespace {
 
 at::Tensor zeroed(std::int64_t bytes) { return torch::zeros({bytes}, torch::kByte); }
-at::Tensor scale(double value) { return at::native::wrapped_scalar_tensor(value); }
+Scale scale(double factor) { return Scale(factor); }
 
 TEST(Bucket, LaysSlotsSideBySideAndExtraElementsBehind) {
   Bucket bucket({torch::ones({2, 3}), torch::ones({4})}, zeroed, 5);
@@ -22,33 +21,51 @@ TEST(Bucket, LaysSlotsSideBySideAndExtraElementsBehind) {
   EXPECT_EQ(bucket.bytes(), 15 * 4);
 }
 
-TEST(Bucket, SaysWhichPutFillsIt) {
-  Bucket bucket({torch::ones({2}), torch::ones({2})}, zeroed);
-  EXPECT_FALSE(bucket.put(1, torch::ones({2}), scale(1)));
-  EXPECT_TRUE(bucket.holds(1));
-  EXPECT_FALSE(bucket.is_full());
-  EXPECT_TRUE(bucket.put(0, torch::ones({2}), scale(1)));
-  EXPECT_TRUE(bucket.is_full());
-  bucket.reset();
-  EXPECT_FALSE(bucket.is_full());
-  EXPECT_FALSE(bucket.holds(1));
-}
-
 TEST(Bucket, ScalesAGradientThatIsItsSlotInPlace) {
   Bucket bucket({torch::ones({2})}, zeroed);
   auto gradient = bucket.view(0);
   gradient.fill_(8);
-  EXPECT_TRUE(bucket.put(0, gradient, scale(0.25)));
+  bucket.put(0, gradient, scale(0.25));
   EXPECT_TRUE(torch::equal(bucket.flat(), torch::full({2}, 2.0)));
 }
 
-TEST(Bucket, CountsSlotsWithoutElementsAsFilled) {
+TEST(Bucket, HasSlotsWithoutElements) {
   Bucket bucket({torch::ones({0, 16}), torch::ones({1})}, zeroed);
-  EXPECT_TRUE(bucket.holds(0));
-  EXPECT_TRUE(bucket.put(1, torch::ones({1}), scale(1)));
-  Bucket empty({torch::ones({0, 16})}, zeroed);
-  EXPECT_TRUE(empty.is_full());
-  EXPECT_EQ(empty.view(0).sizes(), (std::vector<std::int64_t>{0, 16}));
+  bucket.put(0, torch::ones({0, 16}), scale(1));
+  EXPECT_EQ(bucket.view(0).sizes(), (std::vector<std::int64_t>{0, 16}));
+  EXPECT_EQ(bucket.bytes(), 4);
+}
+
+TEST(Bucket, AddsASecondGradient) {
+  Bucket bucket({torch::ones({2}), torch::ones({2})}, zeroed);
+  bucket.put(1, torch::full({2}, 8.0), scale(0.5));
+  bucket.add(1, torch::full({2}, 2.0), scale(0.5));
+  EXPECT_TRUE(torch::equal(bucket.flat(), torch::tensor({0., 0., 5., 5.}, torch::kFloat)));
+  bucket.clear(1);
+  EXPECT_TRUE(torch::equal(bucket.flat(), torch::zeros({4})));
+}
+
+TEST(Bucket, MakesSparseGradientsDense) {
+  Bucket bucket({torch::ones({3, 2})}, zeroed);
+  bucket.put(0, torch::ones({3, 2}), scale(7));
+  const auto rows = torch::sparse_coo_tensor(torch::tensor({{1, 1}}), torch::full({2, 2}, 4.0), {3, 2});
+  bucket.put(0, rows, scale(0.5));
+  EXPECT_TRUE(torch::equal(bucket.view(0), torch::tensor({{0., 0.}, {4., 4.}, {0., 0.}}, torch::kFloat)));
+}
+
+// Small gradients are multiplied by a loop of our own.
+TEST(Bucket, GivesTheOperatorsBitsForEverySizeDtypeAndLayout) {
+  torch::manual_seed(1);
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16})
+    for (const std::int64_t rows : {1, 7, 64, 300}) {
+      const auto parameter = torch::empty({rows, 33}, dtype);
+      Bucket bucket({parameter, parameter.t()}, zeroed);
+      const auto gradient = torch::randn({rows, 33}).to(dtype);
+      bucket.put(0, gradient, scale(1.0 / 3));
+      bucket.put(1, gradient.t(), scale(1.0 / 3));
+      EXPECT_TRUE(torch::equal(bucket.view(0), gradient * (1.0 / 3))) << dtype << rows;
+      EXPECT_TRUE(torch::equal(bucket.view(1), gradient.t() * (1.0 / 3))) << dtype << rows;
+    }
 }
 
 TEST(Bucket, KeepsTheStridesOfDenseParametersAndMakesOthersContiguous) {
@@ -78,8 +95,7 @@ TEST(Bucket, KeepsItsSlotWhateverTheHolderOfTheViewDoesToIt) {
       [](at::Tensor view) { view.unsqueeze_(0); }, [](at::Tensor view) { view.requires_grad_(); }};
   for (std::size_t way = 0; way < ways.size(); ++way) {
     ways[way](bucket.view(0));
-    bucket.reset();
-    EXPECT_TRUE(bucket.put(0, torch::full({2}, 4.0 + static_cast<double>(way)), scale(1)));
+    bucket.put(0, torch::full({2}, 4.0 + static_cast<double>(way)), scale(1));
     EXPECT_TRUE(torch::equal(bucket.view(0), bucket.flat())) << way;
     EXPECT_TRUE(same_memory(bucket.view(0), bucket.flat())) << way;
     EXPECT_FALSE(bucket.view(0).requires_grad()) << way;

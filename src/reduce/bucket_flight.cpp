@@ -1,0 +1,60 @@
+#include "reduce/bucket_flight.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <string>
+#include <utility>
+
+#include "comm/planned_calls.hpp"
+
+namespace ddp {
+
+void BucketFlight::start(BucketSet& buckets) {
+  start_ = Clock::now();
+  legs_.clear();
+  stats_.buckets.assign(buckets.size(), {});
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    stats_.buckets[b].bytes = buckets[b].bytes();
+    stats_.buckets[b].parameters = buckets.plan()[b].size();
+  }
+}
+
+void BucketFlight::require_same_plan(int plan_number) {
+  if (!comm::PlannedCalls::has_several_plans(*group_)) return;
+  // The number is the size, which is what the ranks compare.
+  auto token = at::zeros({plan_number}, at::device(group_->device()).dtype(at::kByte));
+  group_->all_reduce(token, ReduceOp::sum, {.label = "a step of wrapper " + std::to_string(plan_number)});
+}
+
+void BucketFlight::launch(BucketSet& buckets, std::size_t bucket) {
+  stats_.buckets[bucket].launched = elapsed();
+  auto& flat = buckets[bucket].flat();
+  const auto& label = buckets.label(bucket);
+  if (hook_)
+    legs_.push_back({bucket, {}, hook_->launch(*group_, {buckets[bucket].gradients(), bucket, label})});
+  else
+    legs_.push_back({bucket, comm::PlannedCalls::all_reduce(*group_, flat, {.label = label}), {}});
+}
+
+void BucketFlight::launch(at::Tensor& tensor, const char* label) {
+  legs_.push_back({LaunchQueue::kNoBucket, comm::PlannedCalls::all_reduce(*group_, tensor, {.label = label}), {}});
+}
+
+void BucketFlight::wait() {
+  for (const auto& leg : legs_) {
+    if (leg.complete) leg.complete();
+    leg.work.wait();
+    if (leg.bucket == LaunchQueue::kNoBucket) continue;
+    const auto ended = leg.work.completed_at();
+    stats_.buckets[leg.bucket].done = ended ? *ended - start_ : elapsed();
+  }
+  legs_.clear();
+}
+
+void BucketFlight::mark_done(std::int64_t step) {
+  stats_.step = step;
+  stats_.exposed = elapsed() - stats_.backward;
+  std::swap(last_, stats_);
+}
+
+}  // namespace ddp

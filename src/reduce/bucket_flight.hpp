@@ -1,0 +1,57 @@
+#pragma once
+/// bucket_flight.hpp: the communication of one round's buckets, and its times.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ddp/comm_hook.hpp"
+#include "ddp/process_group.hpp"
+#include "ddp/reducer_stats.hpp"
+#include "reduce/bucket_set.hpp"
+
+namespace ddp {
+
+/// Threads: one at a time; the reducer's lock covers it.
+class BucketFlight {
+ public:
+  /// `hook` is null where buckets are plainly all-reduced.
+  BucketFlight(std::shared_ptr<ProcessGroup> group, std::shared_ptr<CommHook> hook)
+      : group_(std::move(group)), hook_(std::move(hook)) {}
+
+  void start(BucketSet& buckets);
+  /// Collective where other reducers use this group too, silent else: before any bucket moves, all ranks find out that
+  /// they mean the same reducer. Errors: CallMismatchError.
+  void require_same_plan(int plan_number);
+  void mark_full(std::size_t bucket) { stats_.buckets[bucket].full = elapsed(); }
+  /// Collective, in the same order on all ranks. Starts the bucket's way.
+  void launch(BucketSet& buckets, std::size_t bucket);
+  /// Collective. Starts a tensor of the library's own, which no hook touches, behind the buckets.
+  void launch(at::Tensor& tensor, const char* label);
+  void mark_backward_done() { stats_.backward = elapsed(); }
+  /// Waits for all that was launched.
+  void wait();
+  void mark_done(std::int64_t step);
+
+  const ReducerStats& last() const { return last_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Leg {
+    std::size_t bucket;  // kNoBucket: none
+    Work work;
+    std::function<void()> complete;  // of a hook
+  };
+
+  std::chrono::nanoseconds elapsed() const { return Clock::now() - start_; }
+
+  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<CommHook> hook_;
+  std::vector<Leg> legs_;
+  Clock::time_point start_;
+  ReducerStats stats_;  // of the round under way
+  ReducerStats last_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,123 @@
+#pragma once
+/// reducer_impl.hpp: the reducer's state, for its two sources: reducer.cpp (a backward's gradients on their way into
+/// the buckets) and reducer_round.cpp (the end of a round: the buckets' means on their way back).
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reduce/bucket_flight.hpp"
+#include "reduce/bucket_set.hpp"
+#include "reduce/grad_hooks.hpp"
+#include "reduce/late_gradients.hpp"
+#include "reduce/launch_queue.hpp"
+#include "reduce/mean_weight.hpp"
+#include "reduce/reducer.hpp"
+#include "reduce/sparse_gradients.hpp"
+#include "reduce/usage_report.hpp"
+
+namespace ddp {
+
+class Reducer::Impl {
+ public:
+  Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options,
+       std::shared_ptr<ControlRecord> record);
+
+  void arm();
+  void watch(const at::Tensor& output) { hooks_->watch(output); }
+  void change_no_sync_depth(int by) { no_sync_depth_ += by; }
+  bool synchronises() const { return no_sync_depth_ == 0; }
+  void set_samples(std::uint64_t samples);
+  bool shadow(bool counts);
+  std::int64_t rounds() const { return rounds_; }
+  int lowest_active() const;
+  const BucketSet& buckets() const { return *buckets_; }
+  const ReducerStats& stats() const { return flight_.last(); }
+
+ private:
+  // accumulating: a backward under no_sync; reducing: buckets of this backward fill and leave;
+  // broken: communication failed, every later use says so again.
+  enum class State { idle, accumulating, reducing, broken };
+
+  // reducer.cpp
+  void on_backward();
+  void on_gradient(std::size_t index);
+  void finish();
+  void on_abandoned();
+  void settle_abandoned();
+  void require_hooks();
+  void begin();
+  void start_round();
+  void keep_apart();
+  std::optional<std::vector<bool>> predict_used();
+  void do_without(std::size_t index);
+  void take(std::size_t index);
+  void write(std::size_t index, const at::Tensor& gradient);
+  void take_leftovers();
+  void launch_full_buckets();
+  std::string missing() const;
+  bool tolerates_unused() const { return options_.find_unused_parameters || options_.static_graph; }
+
+  // reducer_round.cpp
+  void use_plan(BucketPlan plan);
+  template <class F>
+  void communicate(F call);
+  at::Tensor& carrier();
+  void complete_round();
+  void launch_rest();
+  void settle();
+  void require_same_round();
+  void raise_faults();
+  void correct_means();
+  void learn();
+  void agree_on_order();
+  void publish();
+  void publish(std::size_t index);
+  void drop_gradients();
+
+  const ReducerOptions options_;
+  std::vector<Parameter> parameters_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<ParameterLayout> layouts_;
+  std::shared_ptr<ProcessGroup> group_;
+  const int plan_number_;  // among the plans made for the group
+
+  std::shared_ptr<ControlRecord> record_;
+  ControlRecord::Field status_, left_, round_, plan_, samples_;
+  at::Tensor record_values_;  // float, on the CPU
+  at::Tensor own_carrier_;    // undefined where the last bucket carries the record
+
+  std::unique_ptr<BucketSet> buckets_;
+  std::unique_ptr<LaunchQueue> queue_;
+  std::optional<BucketPlan> next_plan_;  // from the next round on
+  bool order_is_agreed_ = false;
+  std::vector<std::size_t> arrival_order_;  // until the order is agreed
+  BucketFlight flight_;
+  LateGradients late_;
+  SparseGradients sparse_;
+  MeanWeight weight_;
+  double correction_ = 1;  // of this round's means
+  UsageReport usage_;
+  std::vector<std::uint32_t> expected_;  // arrivals of each gradient in a backward
+  bool is_learned_ = false;              // expected_ is what the static graph's first step had
+
+  std::vector<bool> written_;         // the gradient's slot has this round's content
+  std::vector<at::Tensor> kept_;      // what the gradient was before the round took it, where that is needed
+  std::vector<bool> unsynchronised_;  // has a gradient of a micro-batch that was not reduced
+  State state_ = State::idle;
+  int no_sync_depth_ = 0;
+  bool samples_are_set_ = false;
+  std::string fault_;  // what went wrong on this rank in this round
+  std::exception_ptr broken_by_;
+  std::int64_t rounds_ = 0;
+  bool warned_of_graph_ = false;
+  bool warned_of_late_ = false;
+  bool warned_of_sparse_ = false;
+  std::mutex mutex_;
+  std::unique_ptr<GradHooks> hooks_;
+};
+
+}  // namespace ddp

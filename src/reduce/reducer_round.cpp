@@ -1,0 +1,224 @@
+// The end of a reducer's round: what is left leaves, all ranks learn how it went, means become gradients.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "comm/planned_calls.hpp"
+#include "ddp/log.hpp"
+#include "reduce/fault_text.hpp"
+#include "reduce/reducer_impl.hpp"
+
+namespace ddp {
+namespace {
+
+// Bits of the control record's status.
+constexpr std::uint64_t kFaulty = 1;
+constexpr std::uint64_t kHasLate = 2;
+
+// A new plan costs new buckets, so it has to bring something: buckets that leave this much earlier, as a part of the
+// whole backward.
+constexpr double kWorthwhile = 0.01;
+
+}  // namespace
+
+void Reducer::Impl::use_plan(BucketPlan plan) {
+  buckets_.reset();  // first, for there may be no room for both
+  const auto extra = own_carrier_.defined() ? 0 : record_values_.numel();
+  buckets_ = std::make_unique<BucketSet>(
+      parameters_, std::move(plan), [this](std::int64_t bytes) { return group_->allocate(bytes); }, extra);
+  queue_ = std::make_unique<LaunchQueue>(buckets_->bucket_of_each(), buckets_->size());
+}
+
+// What fails in communication leaves the reducer broken.
+template <class F>
+void Reducer::Impl::communicate(F call) {
+  try {
+    call();
+  } catch (const GradientError&) {
+    throw;
+  } catch (...) {
+    state_ = State::broken;
+    broken_by_ = std::current_exception();
+    throw;
+  }
+}
+
+at::Tensor& Reducer::Impl::carrier() {
+  return own_carrier_.defined() ? own_carrier_ : (*buckets_)[buckets_->size() - 1].extra();
+}
+
+// Launches what has not left yet, full or not, so that all ranks do the same, and waits.
+void Reducer::Impl::complete_round() {
+  record_->set(status_, (fault_.empty() ? 0 : kFaulty) | (late_.is_empty() ? 0 : kHasLate));
+  record_->set(round_, static_cast<std::uint64_t>(rounds_ + 1) & 0xFFFFFFFF);
+  record_->set(plan_, static_cast<std::uint64_t>(plan_number_) & 0xFFFF);
+  record_->set(samples_, weight_.own());
+  record_->write(record_values_.mutable_data_ptr<float>());
+  carrier().copy_(record_values_);
+  queue_->close();
+  launch_full_buckets();
+  if (state_ == State::broken) std::rethrow_exception(broken_by_);
+  communicate([this] {
+    if (own_carrier_.defined()) flight_.launch(own_carrier_, "control record");
+    sparse_.launch(*group_);
+    settle();
+  });
+}
+
+void Reducer::Impl::settle() {
+  flight_.wait();
+  sparse_.wait();
+  record_values_.copy_(carrier().is_complex() ? at::real(carrier()) : carrier());
+  record_->read(record_values_.const_data_ptr<float>());
+  state_ = State::idle;
+  group_->mark_step(++rounds_);
+  require_same_round();
+  unsynchronised_.assign(unsynchronised_.size(), false);
+  raise_faults();
+  correct_means();
+  learn();
+}
+
+// Sizes were equal, so the sums are formed; but of different steps.
+void Reducer::Impl::require_same_round() {
+  if (record_->is_same_on_all(round_) && record_->is_same_on_all(plan_)) return;
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < group_->size(); ++rank)
+    texts.push_back("rank " + std::to_string(rank) + " in reduction " + std::to_string(record_->value(round_, rank)) +
+                    " of wrapper " + std::to_string(record_->value(plan_, rank)));
+  drop_gradients();
+  throw CallMismatchError(group_->origin(), "reducer",
+                          "the ranks average different steps: " + joined(texts) +
+                              "; call backward() of the same wrapper, as often, on every rank");
+}
+
+void Reducer::Impl::raise_faults() {
+  bool is_faulty = false;
+  for (int rank = 0; rank < group_->size(); ++rank) is_faulty |= (record_->value(status_, rank) & kFaulty) != 0;
+  if (!is_faulty) return;
+  const auto faults = group_->all_gather_bytes(fault_, {.label = "faults of this backward"});
+  drop_gradients();
+  throw GradientError(group_->origin(), "reducer", described(faults));
+}
+
+// Void: a step of the optimizer would change nothing.
+void Reducer::Impl::drop_gradients() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    tensors_[i].mutable_grad().reset();
+    kept_[i].reset();
+  }
+}
+
+void Reducer::Impl::correct_means() {
+  bool is_late = false;
+  for (int rank = 0; rank < group_->size(); ++rank) is_late |= (record_->value(status_, rank) & kHasLate) != 0;
+  if (is_late) {
+    std::vector<std::string> names;
+    for (const auto i : late_.exchange(*group_, parameters_, *buckets_)) names.push_back(parameters_[i].name);
+    if (!std::exchange(warned_of_late_, true))
+      log::warn(
+          "gradients of {} came after their bucket had left and were averaged in a second exchange, as happens with "
+          "recomputed blocks; static_graph avoids that where the graph is the same in every step",
+          joined(names));
+  }
+  const auto total = record_->sum(samples_);
+  correction_ = weight_.correction(total);
+  if (correction_ != 1)
+    for (std::size_t b = 0; b < buckets_->size(); ++b) (*buckets_)[b].gradients().mul_(correction_);
+  weight_.expect(total);
+}
+
+void Reducer::Impl::learn() {
+  if (!order_is_agreed_) agree_on_order();
+  if (options_.static_graph && !is_learned_) {
+    for (std::size_t i = 0; i < expected_.size(); ++i) expected_[i] = queue_->arrivals(i);
+    is_learned_ = true;
+  }
+  if (options_.find_unused_parameters && !options_.static_graph) usage_.end_step(parameters_, *record_);
+}
+
+// Rank 0's order holds for all. Gradients that rank 0 did not get come last.
+void Reducer::Impl::agree_on_order() {
+  order_is_agreed_ = true;
+  for (const auto& bucket : buckets_->plan())
+    for (const auto i : bucket)
+      if (queue_->arrivals(i) == 0) arrival_order_.push_back(i);
+  std::vector<std::int64_t> order;
+  for (const auto i : arrival_order_)
+    if (buckets_->has_slot(i)) order.push_back(static_cast<std::int64_t>(i));
+  auto agreed = at::tensor(order, at::kLong).to(group_->device());
+  comm::PlannedCalls::broadcast(*group_, agreed, 0, {.label = "order of gradients"}).wait();
+  agreed = agreed.cpu();
+  const auto* values = agreed.const_data_ptr<std::int64_t>();
+  arrival_order_.assign(values, values + agreed.numel());
+  auto plan = plan_buckets(layouts_, options_.caps, arrival_order_);
+  const auto before = launch_delay(buckets_->plan(), layouts_, arrival_order_);
+  const auto after = launch_delay(plan, layouts_, arrival_order_);
+  if (before - after < kWorthwhile) return;
+  log::detail(log::Subsystem::bucket,
+              "buckets rebuilt in the order of arrival: mean launch at {:.3f} instead of {:.3f}", after, before);
+  next_plan_ = std::move(plan);
+}
+
+void Reducer::Impl::publish() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) publish(i);
+  flight_.mark_done(rounds_);
+}
+
+void Reducer::Impl::publish(std::size_t index) {
+  auto& gradient = tensors_[index].mutable_grad();
+  auto kept = std::exchange(kept_[index], at::Tensor());
+  if (tolerates_unused() && !record_->raised(index) && tensors_[index].numel() > 0) {
+    gradient = std::move(kept);  // nobody used it
+    return;
+  }
+  if (sparse_.has(index)) {
+    gradient = sparse_.sum(index, correction_);
+    return;
+  }
+  const auto& mean = buckets_->view(index);
+  if (options_.gradient_as_bucket_view) {
+    gradient = mean;
+  } else if (kept.defined() && kept.layout() == at::kStrided) {
+    gradient = kept.copy_(mean);
+  } else {
+    gradient = mean.clone();
+  }
+}
+
+bool Reducer::Impl::shadow(bool counts) {
+  const at::NoGradGuard no_grad;
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::broken) std::rethrow_exception(broken_by_);
+  settle_abandoned();
+  const auto own = weight_.own();
+  weight_.set_own(counts && !options_.weight_by_samples ? 1 : 0);
+  samples_are_set_ = true;
+  record_->set(left_, 1);
+  drop_gradients();
+  start_round();
+  if (state_ == State::broken) std::rethrow_exception(broken_by_);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) do_without(i);
+  launch_full_buckets();
+  flight_.mark_backward_done();
+  complete_round();
+  const bool is_over = record_->sum(left_) == static_cast<std::uint64_t>(group_->size());
+  weight_.set_own(own);
+  if (is_over)
+    record_->set(left_, 0);
+  else
+    publish();
+  return !is_over;
+}
+
+int Reducer::Impl::lowest_active() const {
+  for (int rank = 0; rank < group_->size(); ++rank)
+    if (record_->value(left_, rank) == 0) return rank;
+  return 0;
+}
+
+}  // namespace ddp
