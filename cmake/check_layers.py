@@ -24,6 +24,7 @@ HEADER_ONLY = {
     "ddp": "train",
     "distributed_data_parallel": "train",
     "log_level": "base",
+    "reducer_stats": "reduce",
     "tensor_visitor": "train",
 }
 # What an include or a name gives away -> the only files where it may stand.
@@ -35,7 +36,7 @@ CONFINED = [
     ("NCCL", r'#include [<"](nccl|torch/csrc/distributed/c10d/.*NCCL)|\bnccl[A-Z]|\bProcessGroupNCCL\b',
      r"src/comm/backend_nccl\.cpp"),
     ("c10d", r'#include [<"]torch/csrc/distributed/|\bc10d::', r"src/comm/.*"),
-    ("autograd's internals", r'#include [<"]torch/csrc/autograd/', r"src/reduce/grad_hooks\.(hpp|cpp)"),
+    ("autograd's internals", r'#include [<"]torch/csrc/autograd/', r"src/reduce/(grad_hooks|graph_search)\.(hpp|cpp)"),
     ("LibTorch", r'#include [<"](torch|ATen|c10)/', r"(src/(comm|reduce|optim|train)|include/ddp)/.*"),
 ]
 COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
