@@ -92,13 +92,14 @@ bool executes_whole_graph() {
 
 void GradHooks::Impl::follow_task() {
   const int id = autograd::get_current_graph_task_id();
-  const auto life = std::make_shared<int>();
+  std::shared_ptr<int> life;
   bool only_dead_before = false;
   {
     const std::lock_guard lock(mutex);
     if (std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) { return task.id == id; })) return;
     const auto dead = std::erase_if(tasks, [](const Task& task) { return task.life.expired(); });
     only_dead_before = dead > 0 && tasks.empty();
+    life = std::make_shared<int>();
     tasks.push_back({id, std::this_thread::get_id(), life});
   }
   autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), id, life] {
