@@ -94,8 +94,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
 
 void Reducer::Impl::set_samples(std::uint64_t samples) {
   const std::lock_guard lock(mutex_);
-  weight_.set_own(samples);
-  samples_are_set_ = true;
+  own_samples_ = samples;
 }
 
 void Reducer::Impl::arm() {
@@ -154,7 +153,10 @@ void Reducer::Impl::begin() {
     state_ = State::accumulating;
     return;
   }
-  start_round();
+  is_shadow_ = false;
+  start_round(options_.weight_by_samples ? own_samples_.value_or(0) : 1);
+  if (options_.weight_by_samples && !std::exchange(own_samples_, std::nullopt))
+    fault_ = "weight_by_samples is on, but set_samples() was not called for this step";
   if (state_ == State::broken) return;
   keep_apart();
   if (const auto used = predict_used())
@@ -163,8 +165,10 @@ void Reducer::Impl::begin() {
   launch_full_buckets();
 }
 
-void Reducer::Impl::start_round() {
+void Reducer::Impl::start_round(std::uint64_t weight) {
   state_ = State::reducing;
+  weight_.set_own(weight);
+  record_->set(left_, is_shadow_ ? 1 : 0);
   if (next_plan_) use_plan(*std::exchange(next_plan_, std::nullopt));
   fault_.clear();
   late_.clear();
@@ -174,8 +178,6 @@ void Reducer::Impl::start_round() {
   arrival_order_.clear();
   queue_->start(expected_);
   flight_.start(*buckets_);
-  if (options_.weight_by_samples && !std::exchange(samples_are_set_, false))
-    fault_ = "weight_by_samples is on, but set_samples() was not called for this step";
   try {
     flight_.require_same_plan(plan_number_);
     if (options_.weight_by_samples && rounds_ == 0) {
@@ -268,6 +270,7 @@ void Reducer::Impl::take(std::size_t index) {
 }
 
 void Reducer::Impl::write(std::size_t index, const at::Tensor& gradient) {
+  if (tensors_[index].numel() == 0) return;  // nobody waits for it, so its bucket may have left
   const auto& scale = weight_.scale();
   const bool is_first = !written_[index];
   written_[index] = true;

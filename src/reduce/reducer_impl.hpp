@@ -50,7 +50,7 @@ class Reducer::Impl {
   void settle_abandoned();
   void require_hooks();
   void begin();
-  void start_round();
+  void start_round(std::uint64_t weight);
   void keep_apart();
   std::optional<std::vector<bool>> predict_used();
   void do_without(std::size_t index);
@@ -109,8 +109,9 @@ class Reducer::Impl {
   std::vector<bool> unsynchronised_;  // has a gradient of a micro-batch that was not reduced
   State state_ = State::idle;
   int no_sync_depth_ = 0;
-  bool samples_are_set_ = false;
-  std::string fault_;  // what went wrong on this rank in this round
+  std::optional<std::uint64_t> own_samples_;  // of the next round
+  bool is_shadow_ = false;                    // this round is one of a rank that has left its loop
+  std::string fault_;                         // what went wrong on this rank in this round
   std::exception_ptr broken_by_;
   std::int64_t rounds_ = 0;
   bool warned_of_graph_ = false;

@@ -134,7 +134,7 @@ void Reducer::Impl::correct_means() {
 
 void Reducer::Impl::learn() {
   if (!order_is_agreed_) agree_on_order();
-  if (options_.static_graph && !is_learned_) {
+  if (options_.static_graph && !is_learned_ && !is_shadow_) {
     for (std::size_t i = 0; i < expected_.size(); ++i) expected_[i] = queue_->arrivals(i);
     is_learned_ = true;
   }
@@ -195,24 +195,17 @@ bool Reducer::Impl::shadow(bool counts) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
   settle_abandoned();
-  const auto own = weight_.own();
-  weight_.set_own(counts && !options_.weight_by_samples ? 1 : 0);
-  samples_are_set_ = true;
-  record_->set(left_, 1);
+  is_shadow_ = true;
   drop_gradients();
-  start_round();
+  start_round(counts && !options_.weight_by_samples ? 1 : 0);
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
   for (std::size_t i = 0; i < tensors_.size(); ++i) do_without(i);
   launch_full_buckets();
   flight_.mark_backward_done();
   complete_round();
-  const bool is_over = record_->sum(left_) == static_cast<std::uint64_t>(group_->size());
-  weight_.set_own(own);
-  if (is_over)
-    record_->set(left_, 0);
-  else
-    publish();
-  return !is_over;
+  if (record_->sum(left_) == static_cast<std::uint64_t>(group_->size())) return false;
+  publish();
+  return true;
 }
 
 int Reducer::Impl::lowest_active() const {
