@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ struct DistributedDataParallelOptions {
   /// Parameters whose gradients have values in a few rows only and stay sparse, beside those of Embedding and
   /// EmbeddingBag with sparse(true), which are known.
   std::vector<std::string> sparse_parameters = {};
+  /// Buckets leave while backward still runs; else all at its end. Unset: on, unless this host has fewer cores than
+  /// ranks, where communication would only take turns with the computing that it is meant to hide behind. Ranks may
+  /// differ.
+  std::optional<bool> overlap_communication = std::nullopt;
   /// How buckets are averaged, instead of an all-reduce of all their bytes: see comm_hook.hpp.
   std::shared_ptr<CommHook> comm_hook = nullptr;
 };

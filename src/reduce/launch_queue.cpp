@@ -55,9 +55,9 @@ bool LaunchQueue::has_left(std::size_t i) const {
   return bucket_of_[i] != kNoBucket && bucket_of_[i] < next_;
 }
 
-bool LaunchQueue::is_drained() const {
+bool LaunchQueue::is_closed() const {
   const std::lock_guard lock(mutex_);
-  return next_ == missing_.size();
+  return closed_;
 }
 
 }  // namespace ddp

@@ -34,7 +34,7 @@ class LaunchQueue {
   std::uint32_t arrivals(std::size_t i) const;
   /// True if gradient i's bucket has left in this round.
   bool has_left(std::size_t i) const;
-  bool is_drained() const;
+  bool is_closed() const;
 
  private:
   bool is_open(std::size_t bucket) const { return !closed_ && (bucket + 1 == missing_.size() || missing_[bucket] > 0); }

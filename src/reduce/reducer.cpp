@@ -288,7 +288,7 @@ void Reducer::Impl::write(std::size_t index, const at::Tensor& gradient) {
 }
 
 void Reducer::Impl::launch_full_buckets() {
-  if (state_ == State::broken) return;
+  if (state_ == State::broken || (!options_.overlap && !queue_->is_closed())) return;
   while (const auto bucket = queue_->pop()) {
     try {
       flight_.launch(*buckets_, *bucket);

@@ -29,6 +29,8 @@ struct ReducerOptions {
   bool static_graph = false;
   /// The ranks' gradients count by set_samples(), which each step needs.
   bool weight_by_samples = false;
+  /// Buckets leave while backward still runs; else all at its end.
+  bool overlap = true;
   std::shared_ptr<CommHook> comm_hook = nullptr;
 };
 

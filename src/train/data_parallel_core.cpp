@@ -16,6 +16,7 @@
 #include "reduce/broadcast.hpp"
 #include "reduce/reducer.hpp"
 #include "reduce/same_model.hpp"
+#include "train/core_share.hpp"
 
 namespace ddp {
 namespace {
@@ -147,13 +148,13 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
                                    const DistributedDataParallelOptions& options)
     : impl_(std::make_unique<Impl>()) {
   if (!group) throw std::logic_error("ddp: DistributedDataParallel needs a process group");
-  const ReducerOptions reducer{.caps = {cap_in_bytes(options.first_bucket_cap_mb, "first_bucket_cap_mb"),
-                                        cap_in_bytes(options.bucket_cap_mb, "bucket_cap_mb")},
-                               .gradient_as_bucket_view = options.gradient_as_bucket_view,
-                               .find_unused_parameters = options.find_unused_parameters,
-                               .static_graph = options.static_graph,
-                               .weight_by_samples = options.weight_by_samples,
-                               .comm_hook = options.comm_hook};
+  ReducerOptions reducer{.caps = {cap_in_bytes(options.first_bucket_cap_mb, "first_bucket_cap_mb"),
+                                  cap_in_bytes(options.bucket_cap_mb, "bucket_cap_mb")},
+                         .gradient_as_bucket_view = options.gradient_as_bucket_view,
+                         .find_unused_parameters = options.find_unused_parameters,
+                         .static_graph = options.static_graph,
+                         .weight_by_samples = options.weight_by_samples,
+                         .comm_hook = options.comm_hook};
   require_known(module, options.ignored_parameters, "ignored_parameters", true);
   require_known(module, options.sparse_parameters, "sparse_parameters", false);
   impl_->group = std::move(group);
@@ -168,6 +169,8 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   copy_from(0);
   impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers_of(impl_->tensors));
   impl_->frozen = frozen(impl_->tensors);
+  const bool has_cores = has_core_for_each_rank(*impl_->group);
+  reducer.overlap = options.overlap_communication.value_or(has_cores);
   auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
   if (parameters.empty())
     log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");

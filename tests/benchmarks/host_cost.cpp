@@ -8,6 +8,7 @@
 // from rank 0: medians of the thread's CPU time a step, and what a parameter costs above the bare module.
 #include <torch/torch.h>
 // c10d::Reducer's header wants the types of the others.
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -49,18 +50,33 @@ class NoCommunication : public c10d::CommHookInterface {
   at::Tensor parseHookResult(const c10::IValue& result) override { return result.toTensor(); }
 };
 
+// A world of one: c10d::Reducer broadcasts its plan once.
+class Done : public c10d::Work {
+ public:
+  bool wait(std::chrono::milliseconds) override { return true; }
+};
+class Alone : public c10d::Backend {
+ public:
+  Alone() : c10d::Backend(0, 1) {}
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>&, const c10d::BroadcastOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+};
+
 // As PyTorch's DistributedDataParallel makes it.
 std::shared_ptr<c10d::Reducer> c10d_reducer(const std::vector<torch::Tensor>& parameters) {
   const auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), 0, 1);
+  group->setBackend(at::kCPU, c10d::ProcessGroup::CUSTOM, c10::make_intrusive<Alone>());
+  group->setDefaultBackend(c10d::ProcessGroup::CUSTOM);
   const std::vector<bool> sparse(parameters.size(), false);
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < parameters.size(); ++i) names[i] = "weight" + std::to_string(i);
   auto [plan, limits] =
       c10d::compute_bucket_assignment_by_size(parameters, {std::numeric_limits<std::size_t>::max() >> 1}, sparse);
   std::reverse(plan.begin(), plan.end());
-  auto reducer = std::make_shared<c10d::Reducer>(parameters, plan, group, sparse, c10d::kDefaultBucketBytesCap, false,
-                                                 true, names, c10d::kDefaultFirstBucketBytes, false, false,
-                                                 std::vector<std::int64_t>{}, false);
+  auto reducer =
+      std::make_shared<c10d::Reducer>(parameters, plan, group, sparse, c10d::kDefaultBucketBytesCap, false, true, names,
+                                      c10d::kDefaultFirstBucketBytes, false, false, std::vector<std::int64_t>{}, false);
   reducer->register_comm_hook(std::make_unique<NoCommunication>());
   return reducer;
 }

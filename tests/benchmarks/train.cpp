@@ -1,6 +1,7 @@
 // Trains one network with DistributedDataParallel and prints, from rank 0, one line of JSON with what a step costs.
 //
 //   train --model mlp|resnet|gpt  --steps N  --warmup N  --no-views  --bucket-cap-mb X
+//         --static-graph  --find-unused  --overlap 0|1
 //
 // A step: gradients to none, forward, cross-entropy, backward, SGD. One thread a rank unless OMP_NUM_THREADS says
 // otherwise. Its keys are those of the programs that compare.sh runs beside it.
@@ -58,6 +59,9 @@ ddp::DistributedDataParallelOptions options_of(const Options& options) {
   ddp::DistributedDataParallelOptions result;
   result.bucket_cap_mb = options.number("bucket-cap-mb", result.bucket_cap_mb);
   result.gradient_as_bucket_view = !options.has("no-views");
+  result.static_graph = options.has("static-graph");
+  result.find_unused_parameters = options.has("find-unused");
+  if (options.has("overlap")) result.overlap_communication = options.count("overlap", 1) != 0;
   return result;
 }
 
@@ -131,5 +135,8 @@ void train(const Options& options) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  return ddp::run([&] { train(Options(count, arguments, {"model", "steps", "warmup", "no-views", "bucket-cap-mb"})); });
+  return ddp::run([&] {
+    train(Options(count, arguments,
+                  {"model", "steps", "warmup", "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap"}));
+  });
 }

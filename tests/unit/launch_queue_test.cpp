@@ -36,10 +36,10 @@ TEST(LaunchQueue, KeepsTheLastBucketUntilItIsClosed) {
   queue.start({1});
   EXPECT_TRUE(queue.arrive(0));
   EXPECT_EQ(pop_all(queue), Buckets{});
-  EXPECT_FALSE(queue.is_drained());
+  EXPECT_FALSE(queue.is_closed());
   queue.close();
   EXPECT_EQ(pop_all(queue), Buckets{0});
-  EXPECT_TRUE(queue.is_drained());
+  EXPECT_TRUE(queue.is_closed());
 }
 
 TEST(LaunchQueue, LetsAllLeaveOnceItIsClosed) {
