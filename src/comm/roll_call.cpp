@@ -81,10 +81,10 @@ std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
       throw;
     }
     if (Clock::now() - start > timeout) {
-      throw TimeoutError(
-          {environment_.rank, environment_.world_size}, kPart,
-          missing() + " did not come to " + place_ + " within " + in_seconds(timeout) + "; here: " + present(),
-          "look at the output of the missing ranks, or raise the timeout");
+      throw TimeoutError({environment_.rank, environment_.world_size}, kPart,
+                         "missing " + missing() + ", not come to " + place_ + " within " + in_seconds(timeout) +
+                             "; here: " + present(),
+                         "look at the output of the missing ranks, or raise the timeout");
     }
     if (!told && Clock::now() - start > kQuietWait) {
       told = true;
