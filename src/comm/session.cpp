@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/quiet.hpp"
 #include "comm/store.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/log.hpp"
@@ -63,24 +64,30 @@ std::shared_ptr<Session> Session::alone(const Environment& environment) {
 
 std::shared_ptr<Session> Session::join(const Environment& environment, const std::string& store_file,
                                        std::chrono::milliseconds timeout) {
+  const Quiet quiet;  // where rank 0 has gone, its reason is what counts, not that its store does not answer
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
   session->store_ = open_store(environment, store_file, timeout);
   Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
   if (environment.rank == 0) session->open_hub(self, environment);
 
   RollCall roll(session->store_, environment, meeting_place(environment, store_file));
+  bool is_own = false;  // the store, as far as is known
+  const auto look_whose = [&] { is_own = is_own || require_own_job(*session->store_, environment); };
   try {
+    look_whose();
     roll.arrive(self);
     session->arrivals_ = roll.wait_for_all(
         timeout,
         [&](const Arrival& arrival) {
           log::detail(log::Subsystem::init, "rank {} is here: host {}, process {}", arrival.rank, arrival.host,
                       arrival.pid);
-          if (arrival.rank == 0) session->open_link(environment, arrival, timeout);
+          if (arrival.rank != 0) return;
+          look_whose();
+          session->open_link(environment, arrival, timeout);
         },
-        [&, is_own = false]() mutable {
+        [&] {
           session->throw_if_broken(kPart);
-          is_own = is_own || require_own_job(*session->store_, environment);
+          look_whose();
         });
   } catch (const Error& error) {
     roll.give_up();

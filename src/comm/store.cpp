@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/quiet.hpp"
 #include "comm/store_probe.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/error.hpp"
@@ -34,8 +35,8 @@ constexpr std::chrono::seconds kSlice{5};      // for one answer after that: lon
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::seconds kTwinLimit{2};  // a store on this host answers within milliseconds
 
-const std::string kJobKey = "ddp/job";
-const std::string kJobMark = "job ";  // a value of TCPStore is not empty
+constexpr const char* kJobKey = "ddp/job";
+constexpr std::string_view kJobMark = "job ";  // before the id, which may be empty: a value is not
 
 Origin origin_of(const Environment& environment) { return {environment.rank, environment.world_size}; }
 
@@ -51,16 +52,21 @@ TimeoutError nobody_serves(const Environment& environment, const std::string& re
 std::string wait_for_server(const Environment& environment, std::chrono::milliseconds timeout) {
   const auto start = Clock::now(), end = start + timeout;
   bool told = false;
-  for (auto until = start + kQuietWait;; until = Clock::now() + kSlice) {
-    const auto answer = ask_store(environment.master_address, environment.master_port, std::min(until, end));
+  std::string reason;
+  for (;;) {
+    const auto asked = Clock::now();
+    const auto until = std::min(told ? asked + kSlice : start + kQuietWait, end);
+    const auto answer = ask_store(environment.master_address, environment.master_port, until);
     if (answer.kind == StoreAnswer::Kind::serves) return answer.address;
     if (answer.kind == StoreAnswer::Kind::foreign)
       throw ConfigError(origin_of(environment), kPart,
                         "no store at " + meeting_place(environment, {}) + ", but " + answer.reason,
                         "give the job a MASTER_PORT that no other program uses");
-    if (Clock::now() >= end) throw nobody_serves(environment, answer.reason, timeout);
+    // An attempt that was cut short knows less than those before it.
+    if (reason.empty() || Clock::now() - asked > kPause) reason = answer.reason;
+    if (Clock::now() >= end) throw nobody_serves(environment, reason, timeout);
     if (!told && Clock::now() - start >= kQuietWait) {
-      log::all.warn("waiting for rank 0 at {} ({})", meeting_place(environment, {}), answer.reason);
+      log::all.warn("waiting for rank 0 at {} ({})", meeting_place(environment, {}), reason);
       told = true;
     }
     std::this_thread::sleep_for(kPause);
@@ -74,7 +80,7 @@ ConfigError cannot_serve(const Environment& environment, const std::string& reas
 
 // Under no job's prefix, for all who come to see.
 void say_whose(c10d::Store& store, const Environment& environment) {
-  store.set(kJobKey, kJobMark + environment.job_id);
+  store.set(kJobKey, std::string(kJobMark) + environment.job_id);
 }
 
 c10d::TCPStoreOptions tcp_options(const Environment& environment, std::chrono::milliseconds timeout) {
@@ -113,6 +119,7 @@ StorePtr connect_within(const Environment& environment, const std::string& addre
   const auto promise = std::make_shared<std::promise<StorePtr>>();
   auto store = promise->get_future();
   std::thread([promise, address, options = tcp_options(environment, timeout)] {
+    const Quiet quiet;
     try {
       promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
     } catch (...) {
@@ -145,27 +152,29 @@ StorePtr of_a_twin(const Environment& environment, std::chrono::milliseconds tim
       "choose another MASTER_PORT, end the program that uses it, or start with ddprun, which finds a free one");
 }
 
-// Rank 0 reaches its own server by the loopback: whether the others can reach MASTER_ADDR, the roll call tells.
+// Null where the port is taken. Rank 0 reaches its own server by the loopback: whether the others can reach
+// MASTER_ADDR, the roll call tells.
 StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout) {
   require_loopback(environment);
   require_resolvable(environment);
   auto options = tcp_options(environment, timeout);
   options.isServer = true;
   options.masterListenFd = environment.store_socket;
-  StorePort port;
+  if (environment.store_socket && !watch::is_listening(*environment.store_socket))
+    throw cannot_serve(environment,
+                       "DDP_STORE_FD=" + std::to_string(*environment.store_socket) + " is no socket that listens");
   if (!environment.store_socket) {
-    port = take_store_port(environment.master_port);
-    if (port.error == EADDRINUSE) return of_a_twin(environment, timeout);
+    auto port = take_store_port(environment.master_port);
+    if (port.error == EADDRINUSE) return {};
     if (port.error != 0) throw cannot_serve(environment, std::strerror(port.error));
-    options.masterListenFd = port.socket.get();
+    options.masterListenFd = port.socket.release();  // the server's own from here
   }
+  const Quiet quiet;
   try {
     StorePtr store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-    port.socket.release();  // the server's own from here
     say_whose(*store, environment);
     return store;
   } catch (const std::exception& error) {
-    port.socket.release();
     throw cannot_serve(environment, text_of(error));
   }
 }
@@ -207,6 +216,7 @@ StorePtr open_store(const Environment& environment, const std::string& file, std
     store = c10::make_intrusive<c10d::FileStore>(file, environment.world_size);
   } else if (environment.rank == 0 && !environment.agent_store) {
     store = served_here(environment, timeout);
+    if (!store) store = of_a_twin(environment, timeout);
   } else {
     store = connect(environment, timeout);
     if (environment.rank == 0) say_whose(*store, environment);
@@ -221,12 +231,12 @@ bool require_own_job(c10d::Store& store, const Environment& environment) {
   if (!all || dynamic_cast<c10d::TCPStore*>(all.get()) == nullptr) return true;  // a file is one job's
   if (!all->check({kJobKey})) return false;
   const auto mark = all->get_to_str(kJobKey);
-  if (mark == kJobMark + environment.job_id) return true;
+  const auto owner = mark.substr(std::min(mark.size(), kJobMark.size()));
+  if (owner == environment.job_id) return true;
   const auto named = [](const std::string& id) { return id.empty() ? "a job without an id" : "job \"" + id + '"'; };
   throw ConfigError(origin_of(environment), kPart,
-                    "the store at " + meeting_place(environment, {}) + " is that of " +
-                        named(mark.substr(std::min(mark.size(), kJobMark.size()))) + ", this is a rank of " +
-                        named(environment.job_id),
+                    "the store at " + meeting_place(environment, {}) + " is that of " + named(owner) +
+                        ", this is a rank of " + named(environment.job_id),
                     "give each job a MASTER_PORT of its own, or start with ddprun, which finds a free one");
 }
 

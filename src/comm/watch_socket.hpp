@@ -76,6 +76,9 @@ struct Listener {
 /// both families (IPv4 alone where there is no IPv6). Errors: std::system_error.
 Listener listen_on_free_port(bool loopback_only);
 
+/// Whether this number is a descriptor of a socket that listens.
+bool is_listening(int descriptor) noexcept;
+
 struct Accepted {
   Descriptor socket;
   int error = 0;  ///< errno when there is no socket: EAGAIN, or what went wrong

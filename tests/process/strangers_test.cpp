@@ -46,11 +46,6 @@ void expect_one_line(const Outcome& outcome, const std::string& text) {
   EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
 }
 
-void expect_success(const std::vector<Outcome>& outcomes) {
-  for (const auto& outcome : outcomes)
-    EXPECT_TRUE(outcome.succeeded()) << "rank " << outcome.rank << ": " << outcome.ending() << '\n' << outcome.output;
-}
-
 /// Listens on a free port of the loopback, and answers each connection with `words` if there are any.
 class OtherProgram {
  public:
@@ -126,7 +121,7 @@ TEST(Strangers, TwoRanksZeroAreNamedByBoth) {
     as_program([&] { join(environment); });
   });
   EXPECT_LT(Clock::now() - start, kSoon);
-  for (const auto& outcome : outcomes) expect_one_line(outcome, "rank 0 came twice: rank 0 (");
+  for (const auto& outcome : outcomes) expect_one_line(outcome, "rank 0 came twice: ");
 }
 
 // A rank 0 and a rank 1 of another job come while rank 0 waits for its rank 1.
@@ -180,24 +175,26 @@ TEST(Strangers, AMissingRankIsNamedByAllWhoCameAfterALineThatTheyWait) {  // fau
   for (int rank = 0; rank < 2; ++rank) {
     const auto& output = outcomes[static_cast<std::size_t>(rank)].output;
     EXPECT_TRUE(contains(output, "missing rank 2 of 3, not come to 127.0.0.1:"));
-    EXPECT_TRUE(contains(output, "waiting at 127.0.0.1:"));
-    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 2) << output;
+    EXPECT_EQ(output.find("waiting at 127.0.0.1:") != std::string::npos, rank == 0)
+        << "one says it for all: " << output;
+    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), rank == 0 ? 2 : 1) << output;
   }
 }
 
 TEST(Strangers, AnAddressWhereNobodyAnswersIsSaidAfterSecondsAndAtTheTimeout) {
-  for (const auto& [address, reason] :
-       std::map<std::string, std::string>{{"192.0.2.77", "192.0.2.77: "}, {"nonexistent.invalid", "not known"}}) {
-    const auto outcomes = observe_ranks(2, [&](Environment environment) {
-      if (environment.rank == 0) std::exit(0);
-      environment.master_address = address;
-      as_program([&] { join(environment, 3500ms); });
-    });
-    const auto& output = outcomes[1].output;
-    EXPECT_TRUE(contains(output, "waiting for rank 0 at " + address));
-    EXPECT_TRUE(contains(output, "rank 0 does not serve the store at " + address));
-    EXPECT_TRUE(contains(output, reason));
-    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 2) << output;
+  const std::vector<std::string> addresses{"192.0.2.77", "nonexistent.invalid"};
+  const auto outcomes = observe_ranks(2, [&](Environment environment) {
+    environment.master_address = addresses[static_cast<std::size_t>(environment.rank)];
+    environment.rank = 1;  // of a job each
+    as_program([&] { join(environment, 3500ms); });
+  });
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const auto& output = outcomes[i].output;
+    EXPECT_TRUE(contains(output, "rank 0 does not serve the store at " + addresses[i] + ':'));
+    // A resolver may think for longer than this timeout.
+    const bool has_waited = output.find("waiting for rank 0 at " + addresses[i] + ':') != std::string::npos;
+    EXPECT_TRUE(has_waited || i == 1) << output;
+    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), has_waited ? 2 : 1) << output;
   }
 }
 
