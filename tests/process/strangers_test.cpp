@@ -214,15 +214,13 @@ TEST(Strangers, VariablesWithoutSenseAreOneLineAtOnce) {
       {{{"DDP_TIMEOUT", "soon"}}, "DDP_TIMEOUT=soon is no number of seconds"},
   };
   const auto start = Clock::now();
-  for (const auto& [changes, text] : wrong) {
-    const auto outcomes = observe_ranks(1, [&](const Environment&) {
-      for (const auto& [name, value] : good) ::setenv(name.c_str(), value.c_str(), 1);
-      for (const auto& [name, value] : changes)
-        value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1);
-      as_program([] { init_process_group(); });
-    });
-    expect_one_line(outcomes[0], text);
-  }
+  const auto outcomes = observe_ranks(static_cast<int>(wrong.size()), [&](const Environment& environment) {
+    for (const auto& [name, value] : good) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : wrong[static_cast<std::size_t>(environment.rank)].first)
+      value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1);
+    as_program([] { init_process_group(); });
+  });
+  for (std::size_t i = 0; i < wrong.size(); ++i) expect_one_line(outcomes[i], wrong[i].second);
   EXPECT_LT(Clock::now() - start, kSoon);
 }
 

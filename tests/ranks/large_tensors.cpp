@@ -1,10 +1,8 @@
 // Tensors beyond 2^31 elements or bytes. Built and run by name, for it needs minutes and about 14 GiB:
 //   cmake --build --preset dev --target large_tensors && build/dev/bin/large_tensors
 #include <gtest/gtest.h>
-#include <malloc.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
-
-#include <fstream>
 
 #include "ddp/process_group.hpp"
 #include "support/ranks.hpp"
@@ -24,11 +22,15 @@ RanksOptions patient() {
   return options;
 }
 
-void report_peak(const char* what) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM")) std::fprintf(stderr, "%s: %s\n", what, line.c_str());
-}
+/// Says how much memory the largest rank so far has taken.
+class LargeTensors : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    rusage children{};
+    ::getrusage(RUSAGE_CHILDREN, &children);
+    std::printf("largest rank so far: %.1f GiB\n", static_cast<double>(children.ru_maxrss) / (1 << 20));
+  }
+};
 
 // All elements, in parts, so that no mask of the whole is made.
 void expect_all(const at::Tensor& tensor, double value) {
@@ -38,7 +40,7 @@ void expect_all(const at::Tensor& tensor, double value) {
         << "from " << at;
 }
 
-TEST(LargeTensors, AllReduceOfMoreThan2To31Int8Elements) {
+TEST_F(LargeTensors, AllReduceOfMoreThan2To31Int8Elements) {
   run_ranks(
       2,
       [](const Group& group) {
@@ -47,24 +49,22 @@ TEST(LargeTensors, AllReduceOfMoreThan2To31Int8Elements) {
         group->all_reduce(tensor);
         expect_all(tensor.narrow(0, 0, kManyElements - 1), 3);
         EXPECT_EQ(tensor[-1].item<int>(), 10);
-        report_peak("all_reduce int8");
       },
       patient());
 }
 
-TEST(LargeTensors, AllReduceOfMoreThan2GiBOfFloats) {
+TEST_F(LargeTensors, AllReduceOfMoreThan2GiBOfFloats) {
   run_ranks(
       2,
       [](const Group& group) {
         auto tensor = at::full({kManyBytes}, group->rank() + 1.0);
         group->all_reduce(tensor, ReduceOp::avg);
         expect_all(tensor, 1.5);
-        report_peak("all_reduce float");
       },
       patient());
 }
 
-TEST(LargeTensors, BroadcastOfMoreThan2GiB) {
+TEST_F(LargeTensors, BroadcastOfMoreThan2GiB) {
   run_ranks(
       2,
       [](const Group& group) {
@@ -75,24 +75,22 @@ TEST(LargeTensors, BroadcastOfMoreThan2GiB) {
         tensor = at::Tensor();
         group->broadcast(bytes, 0);
         expect_all(bytes, 1);
-        report_peak("broadcast");
       },
       patient());
 }
 
 // Half of it from each: the parts, where they arrive and what Gloo makes of them are there at once.
-TEST(LargeTensors, AllGatherOfMoreThan2GiBInAll) {
+TEST_F(LargeTensors, AllGatherOfMoreThan2GiBInAll) {
   run_ranks(
       2,
       [](const Group& group) {
         const auto all = group->all_gather(at::full({kManyElements / 2}, group->rank() + 1, at::kByte));
         for (std::size_t rank = 0; rank < 2; ++rank) expect_all(all[rank], static_cast<double>(rank) + 1);
-        report_peak("all_gather");
       },
       patient());
 }
 
-TEST(LargeTensors, SendOfMoreThan2GiB) {
+TEST_F(LargeTensors, SendOfMoreThan2GiB) {
   run_ranks(
       2,
       [](const Group& group) {
@@ -102,7 +100,6 @@ TEST(LargeTensors, SendOfMoreThan2GiB) {
         else
           group->recv(tensor, 0);
         expect_all(tensor, 1);
-        report_peak("send");
       },
       patient());
 }
