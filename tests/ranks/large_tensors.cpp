@@ -1,4 +1,4 @@
-// Tensors beyond 2^31 elements or bytes. Built and run by name, for it needs minutes and about 14 GiB:
+// Tensors beyond 2^31 elements or bytes. Built and run by name, for it needs minutes and about 11 GiB:
 //   cmake --build --preset dev --target large_tensors && build/dev/bin/large_tensors
 #include <gtest/gtest.h>
 #include <sys/resource.h>
