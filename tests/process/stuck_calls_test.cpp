@@ -87,8 +87,7 @@ TEST(StuckCalls, ABroadcastOfBuffersAgainstABarrierIsNamed) {
           if (group->rank() == 1) group->barrier();
           comm::PlannedCalls::broadcast(*group, buffer).wait();
         },
-        {"rank 0: broadcast #1 (8 floats), made by the wrapped model",
-         "rank 1: barrier #1, called by the program"});
+        {"rank 0: broadcast #1 (8 floats), made by the wrapped model", "rank 1: barrier #1, called by the program"});
   }));
 }
 
