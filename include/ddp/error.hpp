@@ -50,8 +50,9 @@ class CommError : public Error {
   using Error::Error;
 };
 
-/// The ranks made different calls (another operation, size, dtype, root or order). Thrown on every rank,
-/// before any tensor moved: the group is not broken.
+/// The ranks made different calls (another operation, size, dtype, root or order). Thrown on every rank. Where
+/// the ranks could compare the calls, before any tensor moved, the group is not broken; where they
+/// were found waiting in calls that never meet, it is, and the text says so.
 class CallMismatchError : public CommError {
  public:
   using CommError::CommError;

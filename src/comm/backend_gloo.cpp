@@ -3,12 +3,14 @@
 #define USE_C10D_GLOO
 #endif
 #include <cstdlib>
-#include <sstream>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
 #include "comm/backend.hpp"
+#include "comm/interfaces.hpp"
 #include "comm/own_address.hpp"
+#include "ddp/error.hpp"
 #include "ddp/log.hpp"
 
 namespace ddp::comm {
@@ -19,26 +21,59 @@ using c10d::ProcessGroupGloo;
 // Longer than any training waits for one call, and short enough for Gloo's own arithmetic on time.
 constexpr auto kBeyondAnyTimeout = std::chrono::hours(24 * 365);
 
-void add_devices(ProcessGroupGloo::Options& options, const Environment& environment) {
-  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
-    std::istringstream list(names);
-    for (std::string name; std::getline(list, name, ',');) {
-      log::detail(log::Subsystem::init, "gloo: interface {} (GLOO_SOCKET_IFNAME)", name);
-      options.devices.push_back(ProcessGroupGloo::createDeviceForInterface(name, false));
-    }
-    return;
+struct Route {
+  std::string interface;  // in words
+  std::string address;    // empty: that of this host's name
+};
+
+std::vector<Route> routes_of(const Environment& environment) {
+  const auto usual = own_address(environment);
+  const char* const value = std::getenv("GLOO_SOCKET_IFNAME");
+  if (value == nullptr || *value == '\0') return {{"of this host", usual}};
+  std::vector<Route> routes;
+  for (auto& one : chosen_interfaces(value, host_interfaces(), {usual, peers_are_remote(environment)}))
+    routes.push_back({one.interface + " (GLOO_SOCKET_IFNAME)", one.address});
+  return routes;
+}
+
+std::string families_of(const std::vector<Route>& routes) {
+  std::string text = routes.size() == 1 ? "one address (" : std::to_string(routes.size()) + " addresses (";
+  for (const auto& route : routes)
+    text += (route.address.empty()                          ? "?"
+             : route.address.find(':') == std::string::npos ? "IPv4"
+                                                            : "IPv6") +
+            std::string(&route == &routes.back() ? ")" : ", ");
+  return text;
+}
+
+// Gloo pairs the ranks' first addresses, their second ones, and so on: it would wait for a second one for
+// ever, and cannot connect one family to the other.
+void require_same_families(const BackendSetup& setup, const std::vector<Route>& routes) {
+  const std::string key = "gloo_addresses";
+  const auto own = families_of(routes);
+  if (setup.environment.rank == 0) return setup.store->set(key, own);
+  const auto first = setup.store->get_to_str(key);
+  if (first == own || own.find('?') != std::string::npos || first.find('?') != std::string::npos) return;
+  throw ConfigError({}, "gloo", "this rank uses " + own + ", the group's rank 0 " + first,
+                    "give GLOO_SOCKET_IFNAME as many interfaces of the same families on every host");
+}
+
+void add_devices(ProcessGroupGloo::Options& options, const std::vector<Route>& routes) {
+  for (const auto& [interface, address] : routes) {
+    log::detail(log::Subsystem::init, "gloo: interface {}, address {}", interface,
+                address.empty() ? "of this host's name" : address);
+    options.devices.push_back(address.empty() ? ProcessGroupGloo::createDefaultDevice(false)
+                                              : ProcessGroupGloo::createDeviceForHostname(address, false));
   }
-  const auto address = own_address(environment);
-  log::detail(log::Subsystem::init, "gloo: address {}", address.empty() ? "of this host's name" : address);
-  options.devices.push_back(address.empty() ? ProcessGroupGloo::createDefaultDevice(false)
-                                            : ProcessGroupGloo::createDeviceForHostname(address, false));
 }
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup) {
   auto options = ProcessGroupGloo::Options::create(kBeyondAnyTimeout);
-  add_devices(*options, setup.environment);
+  const auto routes = routes_of(setup.environment);
+  require_same_families(setup, routes);
+  add_devices(*options, routes);
   options->threads = 2 * static_cast<int>(options->devices.size());
   return c10::make_intrusive<ProcessGroupGloo>(setup.store, setup.environment.rank, setup.environment.world_size,
                                                std::move(options));

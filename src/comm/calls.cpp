@@ -13,11 +13,12 @@ void ProcessGroup::Impl::require_open(std::string_view operation) const {
   if (closed) throw std::logic_error(std::string(operation) + ": the process group has been shut down");
 }
 
-comm::Call ProcessGroup::Impl::enter(const char* operation, const std::string& amount, const CallOptions& options) {
+comm::Call ProcessGroup::Impl::enter(const char* operation, const std::string& amount, const CallOptions& options,
+                                     comm::Meeting meeting) {
   require_open(operation);
   const auto next = session->record().next(operation, amount, options.label);
   if (const auto obstacle = session->health().obstacle(next.number)) session->break_and_raise(*obstacle, next.name());
-  auto call = session->record().enter(operation, amount, options.label);
+  auto call = session->record().enter(operation, amount, options.label, meeting);
   log::detail(log::Subsystem::coll, "{}", call.description());
   return call;
 }
@@ -25,7 +26,8 @@ comm::Call ProcessGroup::Impl::enter(const char* operation, const std::string& a
 Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   const auto* const operation = comm::name_of(static_cast<comm::Operation>(plan.signature.operation));
   const std::lock_guard lock(order);
-  const auto call = enter(operation, plan.amount, options);
+  const auto call =
+      enter(operation, plan.amount, options, plan.is_signed ? comm::Meeting::signatures : comm::Meeting::plan);
   if (is_alone()) {
     session->record().complete(call);
     if (plan.alone) plan.alone();

@@ -18,6 +18,10 @@ void Breakage::raise(Origin origin, std::string_view part) const {
       throw PeerLostError(origin, part, text, "look at the other ranks' output for the first failure", -1);
     case Kind::timed_out:
       throw TimeoutError(origin, part, text);
+    case Kind::mismatch:
+      throw CallMismatchError(origin, part, text,
+                              "make the same calls on all ranks, in one order: look for a call under an "
+                              "`if (rank == 0)` or after a loop of unequal length; the group cannot go on");
     case Kind::failed_here:
       break;
   }
@@ -25,6 +29,10 @@ void Breakage::raise(Origin origin, std::string_view part) const {
 }
 
 void Health::peer_failed(const Failure& failure) {
+  if (failure.kind == Failure::Kind::mismatch) {
+    break_with({Breakage::Kind::mismatch, -1, failure.text});
+    return;
+  }
   if (failure.rank == origin_.rank) return;
   Breakage breakage{Breakage::Kind::peer_raised, failure.rank, failure.text};
   if (failure.kind == Failure::Kind::lost) {

@@ -24,6 +24,7 @@ struct Breakage {
     peer_left,     ///< a peer left in order while it was still needed
     peer_unknown,  ///< the connection broke and nobody could be named
     timed_out,
+    mismatch,     ///< the ranks wait in calls that never meet
     failed_here,  ///< this rank has failed itself
   };
   Kind kind = Kind::failed_here;

@@ -76,14 +76,14 @@ std::shared_ptr<Roll> start_roll(const std::shared_ptr<comm::Session>& session, 
 void ProcessGroup::monitored_barrier(const CallOptions& options) {
   const auto& session = impl_->session;
   std::unique_lock lock(impl_->order);
-  const auto call = impl_->enter("monitored_barrier", {}, options);
+  const auto call = impl_->enter("monitored_barrier", {}, options, comm::Meeting::roll_call);
   const Numbers numbers{call.number, std::exchange(impl_->last_roll_call, call.number)};
   lock.unlock();
   if (!impl_->is_alone()) {
     const auto limit = options.timeout.value_or(timeout());
     const auto roll = start_roll(session, numbers, rank(), size());
     Roll seen;
-    session->health().wait(call.number, Clock::now() + limit, [&] {
+    session->wait(call.number, Clock::now() + limit, [&] {
       seen = *roll;
       return seen.is_over;
     });

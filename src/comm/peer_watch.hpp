@@ -17,12 +17,20 @@
 
 namespace ddp::comm {
 
-/// Why the group cannot go on. `echo`: the rank only met another one's failure.
+/// Why the group cannot go on. `echo`: the rank only met another one's failure. `mismatch`: nobody's in
+/// particular (rank 0), for the ranks wait in calls that cannot meet; found by the hub.
 struct Failure {
-  enum class Kind : std::uint8_t { raised, lost, echo };
+  enum class Kind : std::uint8_t { raised, lost, echo, mismatch };
   int rank = -1;
   Kind kind = Kind::raised;
   std::string text = {};
+};
+
+/// A numbered call of a rank, in at most 256 bytes each of `kind` and `text`.
+struct MadeCall {
+  std::uint64_t number = 0;
+  std::string kind = {};  ///< calls of one number end only where all ranks' kinds are equal
+  std::string text = {};  ///< for people
 };
 
 /// Threads: all callbacks come from the link's own thread, perhaps before the constructor and never
@@ -43,8 +51,9 @@ class WatchHub {
  public:
   struct Options {
     int world_size = 1;
-    std::string token = {};     ///< at most 512 bytes; a stranger without it is turned away
-    bool loopback_only = true;  ///< all ranks share this host
+    std::string token = {};       ///< at most 512 bytes; a stranger without it is turned away
+    bool loopback_only = true;    ///< all ranks share this host
+    std::vector<int> names = {};  ///< how the text of a mismatch calls the ranks; empty: by their numbers
     /// For how long an echo waits for the real cause: longer than a dying process needs to close
     /// its sockets, short against what a user notices.
     std::chrono::milliseconds echo_wait{300};
@@ -90,6 +99,10 @@ class WatchLink {
   /// Every rank's status line; for a rank that does not answer in time, an empty string.
   /// Lines come from the links' own threads: a rank whose main thread is stuck answers too.
   std::vector<std::string> ask_all(std::chrono::milliseconds limit);
+  /// This rank waits in `calls[0]`; the others are those that it made just before, the latest first, at
+  /// most 8 in all. Where all ranks wait and their calls of one number are of different kinds,
+  /// everybody hears of a mismatch. Returns at once; the latest call of this function counts.
+  void waits_in(std::vector<MadeCall> calls);
   /// Says goodbye: this rank has completed `last_call` calls and makes no more. Returns once the
   /// hub knows, within 1 s. The first call counts.
   void leave(std::uint64_t last_call) noexcept;

@@ -71,7 +71,7 @@ struct ProcessGroup::Impl {
   /// Throws when the group is closed.
   void require_open(std::string_view operation) const;
   /// Under `order`: numbers a call. Throws when the group is closed or broken, or a rank has left.
-  comm::Call enter(const char* operation, const std::string& amount, const CallOptions& options);
+  comm::Call enter(const char* operation, const std::string& amount, const CallOptions& options, comm::Meeting meeting);
 
   Plan all_reduce(at::Tensor& tensor, ReduceOp op);
   Plan broadcast(at::Tensor& tensor, int root);

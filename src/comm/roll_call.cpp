@@ -53,11 +53,14 @@ void RollCall::arrive(const Arrival& self) {
   store_->set(key_of(index), packed(self));
 }
 
-void RollCall::give_up() const {
-  store_->add("refusals", 1);
-  const auto deadline = Clock::now() + kCourtesy;
-  while (environment_.rank == 0 && store_->add("refusals", 0) < store_->add("arrivals", 0) && Clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+void RollCall::give_up() const noexcept {
+  try {
+    store_->add("refusals", 1);
+    const auto deadline = Clock::now() + kCourtesy;
+    while (environment_.rank == 0 && store_->add("refusals", 0) < store_->add("arrivals", 0) && Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } catch (const std::exception&) {  // the store is gone, and with it whoever could want to know
+  }
 }
 
 std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
@@ -81,10 +84,10 @@ std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
       throw;
     }
     if (Clock::now() - start > timeout) {
-      throw TimeoutError(
-          {environment_.rank, environment_.world_size}, kPart,
-          missing() + " did not come to " + place_ + " within " + in_seconds(timeout) + "; here: " + present(),
-          "look at the output of the missing ranks, or raise the timeout");
+      throw TimeoutError({environment_.rank, environment_.world_size}, kPart,
+                         "missing " + missing() + ", not come to " + place_ + " within " + in_seconds(timeout) +
+                             "; here: " + present(),
+                         "look at the output of the missing ranks, or raise the timeout");
     }
     if (!told && Clock::now() - start > kQuietWait) {
       told = true;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/quiet.hpp"
 #include "comm/store.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/log.hpp"
@@ -63,22 +64,31 @@ std::shared_ptr<Session> Session::alone(const Environment& environment) {
 
 std::shared_ptr<Session> Session::join(const Environment& environment, const std::string& store_file,
                                        std::chrono::milliseconds timeout) {
+  const Quiet quiet;  // where rank 0 has gone, its reason is what counts, not that its store does not answer
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
   session->store_ = open_store(environment, store_file, timeout);
   Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
   if (environment.rank == 0) session->open_hub(self, environment);
 
   RollCall roll(session->store_, environment, meeting_place(environment, store_file));
+  bool is_own = false;  // the store, as far as is known
+  const auto look_whose = [&] { is_own = is_own || require_own_job(*session->store_, environment); };
   try {
+    look_whose();
     roll.arrive(self);
     session->arrivals_ = roll.wait_for_all(
         timeout,
         [&](const Arrival& arrival) {
           log::detail(log::Subsystem::init, "rank {} is here: host {}, process {}", arrival.rank, arrival.host,
                       arrival.pid);
-          if (arrival.rank == 0) session->open_link(environment, arrival, timeout);
+          if (arrival.rank != 0) return;
+          look_whose();
+          session->open_link(environment, arrival, timeout);
         },
-        [&] { session->throw_if_broken(kPart); });
+        [&] {
+          session->throw_if_broken(kPart);
+          look_whose();
+        });
   } catch (const Error& error) {
     roll.give_up();
     session->fail(error.what());
@@ -116,7 +126,7 @@ std::vector<std::shared_ptr<Session>> Session::parts() {
 void Session::open_hub(Arrival& self, const Environment& environment) {
   self.watch_token = random_token();
   hub_ = std::make_unique<WatchHub>(
-      WatchHub::Options{environment.world_size, self.watch_token, environment.single_host()});
+      WatchHub::Options{environment.world_size, self.watch_token, environment.single_host(), ranks_});
   self.watch_port = hub_->port();
 }
 
@@ -153,6 +163,18 @@ void Session::throw_if_broken(std::string_view part) const {
   if (const auto breakage = health_.breakage()) breakage->raise(origin_, part);
 }
 
+// An error of this library's own kinds is a reason by itself, whatever the other ranks say.
+void Session::rethrow_if_ours(const std::exception_ptr& error) {
+  if (!error) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& ours) {
+    fail(ours.what());
+    throw;
+  } catch (...) {
+  }
+}
+
 void Session::run_abandonable(std::string_view part, std::chrono::milliseconds timeout, std::function<void()> work) {
   struct Shared {
     bool done = false;
@@ -178,12 +200,26 @@ void Session::run_abandonable(std::string_view part, std::chrono::milliseconds t
     return done = shared->done;
   });
   if (done && !error) return;
+  rethrow_if_ours(error);
   if (error) health_.wait(kNoCall, Clock::now() + std::chrono::milliseconds(1500), [] { return false; });
   if (const auto obstacle = health_.obstacle(kNoCall)) break_and_raise(*obstacle, part);
   if (error) break_and_raise({Breakage::Kind::peer_unknown, -1, text_of(error)}, part);
   break_and_raise(
       {Breakage::Kind::timed_out, -1, "no connection to all ranks within " + in_seconds(timeout) + every_status()},
       part);
+}
+
+void Session::tell_wait() {
+  constexpr std::size_t before = 3;  // a rank may be ahead by what it need not wait for: a broadcast or two
+  const auto open = record_.first_open(before);
+  if (open.empty() || !link_ || told_wait_.exchange(open[0].number) == open[0].number) return;
+  std::vector<MadeCall> calls;
+  for (const auto& call : open) {
+    const auto* const caller =
+        call.meeting == Meeting::plan ? ", made by the wrapped model" : ", called by the program";
+    calls.push_back({call.number, call.kind(), call.description() + caller});
+  }
+  link_->waits_in(std::move(calls));
 }
 
 void Session::break_and_raise(Breakage breakage, std::string_view part) {

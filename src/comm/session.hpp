@@ -5,8 +5,10 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,6 +51,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   /// Runs `work` on a thread of its own and waits for its end, a breakage or the timeout; after
   /// either of the last two the thread is left to itself. `part` names the work in errors.
+  /// A ddp::Error of `work` is told to the others and thrown as it is.
   void run_abandonable(std::string_view part, std::chrono::milliseconds timeout, std::function<void()> work);
 
   /// Breaks the group and tells the others; the first breakage wins and is the one thrown.
@@ -57,6 +60,19 @@ class Session : public std::enable_shared_from_this<Session> {
   void fail(std::string_view text) noexcept;
   /// One line a rank: what it did last. "no answer" for a rank that does not reply.
   std::string every_status();
+
+  /// Waits for a call as Health::wait does. A long wait is told to rank 0's watch, which knows when all
+  /// ranks wait in calls that never meet.
+  template <class Done>
+  void wait(std::uint64_t number, std::chrono::steady_clock::time_point deadline, Done done) {
+    for (bool is_over = false; !is_over;) {
+      const auto now = std::chrono::steady_clock::now();
+      const auto until = std::min(deadline, now + kTellAfter);
+      health_.wait(number, until, [&] { return is_over = done(); });
+      if (is_over || until == deadline || health_.obstacle(number)) return;
+      tell_wait();
+    }
+  }
 
   /// Calls that the backend has not ended yet.
   void call_started() { ++pending_; }
@@ -78,10 +94,16 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_orphaned() const { return orphaned_; }
 
  private:
+  // Not shorter, for a healthy job is to be silent: ranks are apart by a batch's time. Not longer, for it
+  // is most of the time after which a mismatch is known.
+  static constexpr std::chrono::seconds kTellAfter{1};
+
   Session(Origin origin, std::vector<int> ranks);
   void on_failure(Failure failure);
   std::vector<std::shared_ptr<Session>> parts();
   void throw_if_broken(std::string_view part) const;
+  void tell_wait();
+  void rethrow_if_ours(const std::exception_ptr& error);
 
   const Origin origin_;
   const std::vector<int> ranks_;
@@ -92,6 +114,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex parts_mutex_;
   std::vector<std::weak_ptr<Session>> parts_;
   std::atomic<int> pending_{0};
+  std::atomic<std::uint64_t> told_wait_{0};  // the first open call when the watch was told
   std::atomic<bool> reported_{false};
   std::atomic<bool> left_{false};
   std::atomic<bool> orphaned_{false};

@@ -1,10 +1,10 @@
 #include "comm/store.hpp"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -17,6 +17,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/quiet.hpp"
+#include "comm/store_probe.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/error.hpp"
 #include "ddp/log.hpp"
@@ -29,30 +31,14 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kPart = "init_process_group";
 constexpr std::chrono::seconds kQuietWait{3};  // a launcher's ranks are apart by less; a user gets uneasy after it
+constexpr std::chrono::seconds kSlice{5};      // for one answer after that: longer than a lost packet is repeated
+constexpr std::chrono::milliseconds kPause{20};
+constexpr std::chrono::seconds kTwinLimit{2};  // a store on this host answers within milliseconds
+
+constexpr const char* kJobKey = "ddp/job";
+constexpr std::string_view kJobMark = "job ";  // before the id, which may be empty: a value is not
 
 Origin origin_of(const Environment& environment) { return {environment.rank, environment.world_size}; }
-
-// Why nobody could be reached at the address; empty if somebody listens there.
-std::string try_to_connect(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list); code != 0)
-    return ::gai_strerror(code);
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
-  std::string reason = "no address";
-  for (const auto* address = list; address != nullptr; address = address->ai_next) {
-    const int descriptor = ::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (descriptor < 0) continue;
-    const timeval limit{1, 0};  // a host that drops packets must not hold us for minutes
-    ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    const int result = ::connect(descriptor, address->ai_addr, address->ai_addrlen);
-    reason = result == 0 ? "" : errno == EINPROGRESS ? "no answer" : std::strerror(errno);
-    ::close(descriptor);
-    if (result == 0) break;
-  }
-  return reason;
-}
 
 TimeoutError nobody_serves(const Environment& environment, const std::string& reason, std::chrono::milliseconds after) {
   return {origin_of(environment), kPart,
@@ -61,20 +47,40 @@ TimeoutError nobody_serves(const Environment& environment, const std::string& re
           "is rank 0 running, and do MASTER_ADDR and MASTER_PORT name its host?"};
 }
 
-// c10d's own client sleeps half a second and more between its attempts.
-void wait_for_server(const Environment& environment, std::chrono::milliseconds timeout) {
-  const auto start = Clock::now();
+// Waits for a store to answer; returns the numeric address at which it does. LibTorch's own client sleeps
+// half a second and more between its attempts, and prints a stack trace for each that fails.
+std::string wait_for_server(const Environment& environment, std::chrono::milliseconds timeout) {
+  const auto start = Clock::now(), end = start + timeout;
   bool told = false;
-  for (auto pause = std::chrono::milliseconds(2);; pause = std::min(pause * 2, std::chrono::milliseconds(50))) {
-    const auto reason = try_to_connect(environment.master_address, environment.master_port);
-    if (reason.empty()) return;
-    if (Clock::now() - start > timeout) throw nobody_serves(environment, reason, timeout);
-    if (!told && Clock::now() - start > kQuietWait) {
+  std::string reason;
+  for (;;) {
+    const auto asked = Clock::now();
+    const auto until = std::min(told ? asked + kSlice : start + kQuietWait, end);
+    const auto answer = ask_store(environment.master_address, environment.master_port, until);
+    if (answer.kind == StoreAnswer::Kind::serves) return answer.address;
+    if (answer.kind == StoreAnswer::Kind::foreign)
+      throw ConfigError(origin_of(environment), kPart,
+                        "no store at " + meeting_place(environment, {}) + ", but " + answer.reason,
+                        "give the job a MASTER_PORT that no other program uses");
+    // An attempt that was cut short knows less than those before it.
+    if (reason.empty() || Clock::now() - asked > kPause) reason = answer.reason;
+    if (Clock::now() >= end) throw nobody_serves(environment, reason, timeout);
+    if (!told && Clock::now() - start >= kQuietWait) {
       log::all.warn("waiting for rank 0 at {} ({})", meeting_place(environment, {}), reason);
       told = true;
     }
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(kPause);
   }
+}
+
+ConfigError cannot_serve(const Environment& environment, const std::string& reason) {
+  return {origin_of(environment), kPart, "cannot serve the store at " + meeting_place(environment, {}) + ": " + reason,
+          "choose another MASTER_PORT, or end the program that uses it"};
+}
+
+// Under no job's prefix, for all who come to see.
+void say_whose(c10d::Store& store, const Environment& environment) {
+  store.set(kJobKey, std::string(kJobMark) + environment.job_id);
 }
 
 c10d::TCPStoreOptions tcp_options(const Environment& environment, std::chrono::milliseconds timeout) {
@@ -95,52 +101,81 @@ void require_resolvable(const Environment& environment) {
   ::freeaddrinfo(list);
 }
 
-// Rank 0 reaches its own server by the loopback: whether the others can reach MASTER_ADDR, the roll call tells.
-StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout) {
-  require_resolvable(environment);
-  auto options = tcp_options(environment, timeout);
-  options.isServer = true;
-  options.masterListenFd = environment.store_socket;
-  try {
-    return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  } catch (const std::exception& error) {
-    throw ConfigError(origin_of(environment), kPart,
-                      "cannot serve the store at " + meeting_place(environment, {}) + ": " + text_of(error),
-                      "choose another MASTER_PORT, or end the program that uses it");
-  }
+// Without IPv6, nobody can be met at ::1; other addresses may become reachable.
+void require_loopback(const Environment& environment) {
+  if (environment.master_address != "::1") return;
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  const watch::Descriptor socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (socket && ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return;
+  throw ConfigError(origin_of(environment), kPart,
+                    std::string("MASTER_ADDR=::1, but this host has no IPv6 (") + std::strerror(errno) + ')',
+                    "use 127.0.0.1 or localhost");
 }
 
-// c10d's client waits without limit for the first answer of whoever listens: it gets a thread that can be left.
-StorePtr connect_within(const Environment& environment, std::chrono::milliseconds timeout) {
+// LibTorch's client waits without limit for the first answer of whoever listens: it gets a thread that can be left.
+StorePtr connect_within(const Environment& environment, const std::string& address, std::chrono::milliseconds timeout) {
   const auto promise = std::make_shared<std::promise<StorePtr>>();
   auto store = promise->get_future();
-  std::thread([promise, address = environment.master_address, options = tcp_options(environment, timeout)] {
+  std::thread([promise, address, options = tcp_options(environment, timeout)] {
+    const Quiet quiet;
     try {
       promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
     } catch (...) {
       promise->set_exception(std::current_exception());
     }
   }).detach();
-  if (timeout > kQuietWait && store.wait_for(kQuietWait) != std::future_status::ready)
-    log::all.warn("waiting for rank 0 at {} (somebody listens there, but does not answer)",
-                  meeting_place(environment, {}));
   if (store.wait_for(timeout) != std::future_status::ready)
-    throw nobody_serves(environment, "it listens, but does not answer", timeout);
-  return store.get();
+    throw nobody_serves(environment, "it does not answer any more", timeout);
+  try {
+    return store.get();
+  } catch (const std::exception& error) {
+    throw CommError(origin_of(environment), kPart,
+                    "the store at " + meeting_place(environment, {}) + " has gone: " + text_of(error),
+                    "look at the output of rank 0");
+  }
 }
 
 StorePtr connect(const Environment& environment, std::chrono::milliseconds timeout) {
-  const auto start = Clock::now();
-  wait_for_server(environment, timeout);
+  require_loopback(environment);
+  return connect_within(environment, wait_for_server(environment, timeout), timeout);
+}
+
+// The port is taken. Where a store is behind it, the roll call there tells who came twice, or whose it is.
+StorePtr of_a_twin(const Environment& environment, std::chrono::milliseconds timeout) {
+  const auto answer = ask_store("127.0.0.1", environment.master_port, Clock::now() + kTwinLimit);
+  if (answer.kind == StoreAnswer::Kind::serves) return connect_within(environment, answer.address, timeout);
+  throw ConfigError(
+      origin_of(environment), kPart,
+      "cannot serve the store at " + meeting_place(environment, {}) + ": the port is in use by another program",
+      "choose another MASTER_PORT, end the program that uses it, or start with ddprun, which finds a free one");
+}
+
+// Null where the port is taken. Rank 0 reaches its own server by the loopback: whether the others can reach
+// MASTER_ADDR, the roll call tells.
+StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout) {
+  require_loopback(environment);
+  require_resolvable(environment);
+  auto options = tcp_options(environment, timeout);
+  options.isServer = true;
+  options.masterListenFd = environment.store_socket;
+  if (environment.store_socket && !watch::is_listening(*environment.store_socket))
+    throw cannot_serve(environment,
+                       "DDP_STORE_FD=" + std::to_string(*environment.store_socket) + " is no socket that listens");
+  if (!environment.store_socket) {
+    auto port = take_store_port(environment.master_port);
+    if (port.error == EADDRINUSE) return {};
+    if (port.error != 0) throw cannot_serve(environment, std::strerror(port.error));
+    options.masterListenFd = port.socket.release();  // the server's own from here
+  }
+  const Quiet quiet;
   try {
-    return connect_within(environment, timeout);
-  } catch (const TimeoutError&) {
-    throw;
+    StorePtr store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    say_whose(*store, environment);
+    return store;
   } catch (const std::exception& error) {
-    if (Clock::now() - start >= timeout) throw nobody_serves(environment, "it listens, but does not answer", timeout);
-    throw CommError(origin_of(environment), kPart,
-                    "no store at " + meeting_place(environment, {}) + ": " + text_of(error),
-                    "another program may use MASTER_PORT");
+    throw cannot_serve(environment, text_of(error));
   }
 }
 
@@ -167,7 +202,9 @@ StorePtr served_here(const Environment& environment, std::chrono::milliseconds t
 
 std::string meeting_place(const Environment& environment, const std::string& file) {
   if (!file.empty()) return file;
-  return environment.master_address + ':' + std::to_string(environment.master_port);
+  const auto port = std::to_string(environment.master_port);
+  if (environment.master_address.find(':') != std::string::npos) return '[' + environment.master_address + "]:" + port;
+  return environment.master_address + ':' + port;
 }
 
 StorePtr open_store(const Environment& environment, const std::string& file, std::chrono::milliseconds timeout) {
@@ -179,11 +216,28 @@ StorePtr open_store(const Environment& environment, const std::string& file, std
     store = c10::make_intrusive<c10d::FileStore>(file, environment.world_size);
   } else if (environment.rank == 0 && !environment.agent_store) {
     store = served_here(environment, timeout);
+    if (!store) store = of_a_twin(environment, timeout);
   } else {
     store = connect(environment, timeout);
+    if (environment.rank == 0) say_whose(*store, environment);
   }
   log::detail(log::Subsystem::init, "store at {}, keys under {}", meeting_place(environment, file), prefix);
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
+}
+
+bool require_own_job(c10d::Store& store, const Environment& environment) {
+  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
+  const auto all = prefixed == nullptr ? StorePtr() : prefixed->getUnderlyingStore();
+  if (!all || dynamic_cast<c10d::TCPStore*>(all.get()) == nullptr) return true;  // a file is one job's
+  if (!all->check({kJobKey})) return false;
+  const auto mark = all->get_to_str(kJobKey);
+  const auto owner = mark.substr(std::min(mark.size(), kJobMark.size()));
+  if (owner == environment.job_id) return true;
+  const auto named = [](const std::string& id) { return id.empty() ? "a job without an id" : "job \"" + id + '"'; };
+  throw ConfigError(origin_of(environment), kPart,
+                    "the store at " + meeting_place(environment, {}) + " is that of " + named(owner) +
+                        ", this is a rank of " + named(environment.job_id),
+                    "give each job a MASTER_PORT of its own, or start with ddprun, which finds a free one");
 }
 
 }  // namespace ddp::comm

@@ -6,7 +6,7 @@ namespace ddp::comm::watch {
 namespace {
 
 constexpr std::string_view kMagic = "DDPWATCH";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kHelloHead = 8 + 4 + 4 + 4 + 2 + 2;
 constexpr std::size_t kFrameHead = 4 + 1;
 constexpr std::string_view kCut = " [... cut]";

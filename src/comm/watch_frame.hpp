@@ -29,6 +29,7 @@ enum class FrameType : std::uint8_t {
   ask,          ///< link: id (4), limit in ms (4)
   question,     ///< hub: what is your status?
   status,       ///< link: text
+  waiting,      ///< link: the calls that it waits in, see watch_mismatch.hpp
   answer,       ///< hub: id (4), rank (4), text
   failure,      ///< hub: rank (4), kind (1), text
   left,         ///< hub: rank (4), last call (8)
@@ -62,6 +63,7 @@ class BodyReader {
   std::string text(std::size_t length);
   std::string rest() { return text(bytes_.size()); }
   bool ok() const { return ok_; }
+  bool at_end() const { return bytes_.empty(); }
 
  private:
   std::uint64_t number(std::size_t width);

@@ -3,11 +3,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "comm/peer_watch.hpp"
+#include "comm/watch_mismatch.hpp"
 #include "comm/watch_questions.hpp"
 #include "comm/watch_server.hpp"
 #include "comm/watch_verdict.hpp"
@@ -24,7 +26,16 @@ constexpr std::chrono::milliseconds kClosingLimit{500};
 const WatchHub::Options& checked(const WatchHub::Options& options) {
   if (options.world_size < 1) throw std::invalid_argument("WatchHub: world_size < 1");
   if (options.token.size() > kMaxToken) throw std::invalid_argument("WatchHub: the token is longer than 512 bytes");
+  if (!options.names.empty() && options.names.size() != static_cast<std::size_t>(options.world_size))
+    throw std::invalid_argument("WatchHub: not as many names as ranks");
   return options;
+}
+
+std::vector<int> names_of(const WatchHub::Options& options) {
+  if (!options.names.empty()) return options.names;
+  std::vector<int> names(static_cast<std::size_t>(options.world_size));
+  std::iota(names.begin(), names.end(), 0);
+  return names;
 }
 
 std::string encode_failure(const Failure& failure) {
@@ -59,6 +70,7 @@ struct WatchHub::Impl final : ServerEvents {
         server({.world_size = o.world_size, .loopback_only = o.loopback_only, .hello_limit = o.hello_limit}, *this),
         verdict(o.echo_wait),
         questions(o.world_size),
+        waits(names_of(o)),
         members(static_cast<std::size_t>(o.world_size)) {
     const BlockedSignals blocked;
     thread = std::thread([this] { run(); });
@@ -118,6 +130,8 @@ struct WatchHub::Impl final : ServerEvents {
       }
       case FrameType::status:
         return answer(rank, bounded_text(frame.body, kMaxStatus));
+      case FrameType::waiting:
+        return take_waits(rank, frame.body);
       default:
         return;  // a frame that only a hub sends: harmless
     }
@@ -128,6 +142,7 @@ struct WatchHub::Impl final : ServerEvents {
     Member& member = of(rank);
     if (closing || member.state != State::here) return;
     member.state = State::lost;
+    waits.set(rank, {});
     count_departure();
     verdict.add({rank, Failure::Kind::lost, reason}, Clock::now());
     announce_cause(Clock::now());
@@ -141,12 +156,23 @@ struct WatchHub::Impl final : ServerEvents {
     announce_cause(Clock::now());
   }
 
+  void take_waits(int rank, std::string_view body) {
+    auto calls = decode_calls(body);
+    if (!calls || of(rank).state != State::here) return;
+    waits.set(rank, *std::move(calls));
+    if (auto text = waits.mismatch()) {
+      verdict.add({0, Failure::Kind::mismatch, *std::move(text)}, Clock::now());
+      announce_cause(Clock::now());
+    }
+  }
+
   void take_goodbye(int rank, std::uint64_t last_call) {
     Member& member = of(rank);
     server.send(rank, encode_received(FrameType::goodbye));
     if (member.state != State::here) return;
     member.state = State::left;
     member.last_call = last_call;
+    waits.set(rank, {});
     count_departure();
     const std::string left = encode_left(rank, last_call);
     for (int other = 0; other < options.world_size; ++other) {
@@ -202,6 +228,7 @@ struct WatchHub::Impl final : ServerEvents {
   WatchServer server;
   Verdict verdict;
   WatchQuestions questions;
+  Waits waits;
   std::vector<Member> members;
   std::optional<Failure> cause;
   bool closing = false;

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "comm/peer_watch.hpp"
 #include "comm/watch_frame.hpp"
 #include "comm/watch_join.hpp"
+#include "comm/watch_mismatch.hpp"
 #include "comm/watch_socket.hpp"
 
 namespace ddp::comm {
@@ -74,6 +76,7 @@ struct WatchLink::Impl {
   void take_requests() {
     take_last_words();
     take_asks();
+    take_waits();
   }
 
   void take_last_words() {
@@ -100,6 +103,15 @@ struct WatchLink::Impl {
       for (std::uint32_t id : fresh) take_answer(id, rank, line);
     }
     if (!connected) end_asks();
+  }
+
+  void take_waits() {
+    std::optional<std::string> body;
+    {
+      const std::lock_guard lock(waits_mutex);
+      body.swap(waits);
+    }
+    if (body) queue(FrameType::waiting, *body);
   }
 
   void queue(FrameType type, std::string_view body) {
@@ -250,6 +262,9 @@ struct WatchLink::Impl {
   std::uint32_t next_ask = 0;
   std::list<Ask> asks;
 
+  std::mutex waits_mutex;
+  std::optional<std::string> waits;  ///< not sent yet
+
   std::atomic<std::thread::id> own_thread{};
   std::thread thread;
 };
@@ -289,6 +304,14 @@ std::vector<std::string> WatchLink::ask_all(std::chrono::milliseconds limit) {
   std::vector<std::string> lines = std::move(ask->lines);
   link.asks.erase(ask);
   return lines;
+}
+
+void WatchLink::waits_in(std::vector<MadeCall> calls) {
+  {
+    const std::lock_guard lock(impl_->waits_mutex);
+    impl_->waits = encode_calls(calls);
+  }
+  impl_->wake.ring();
 }
 
 void WatchLink::leave(std::uint64_t last_call) noexcept {

@@ -128,6 +128,12 @@ Listener listen_on_free_port(bool loopback_only) {
   return listener;
 }
 
+bool is_listening(int descriptor) noexcept {
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
+}
+
 Accepted accept_from(const Descriptor& listener) noexcept {
   for (;;) {
     Accepted accepted;

@@ -28,6 +28,8 @@ class Descriptor {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void close() noexcept;
+  /// Somebody else's from here on.
+  int release() noexcept { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;
@@ -73,6 +75,9 @@ struct Listener {
 /// Listens on a free port: on 127.0.0.1 (::1 where that does not exist), or on every address of
 /// both families (IPv4 alone where there is no IPv6). Errors: std::system_error.
 Listener listen_on_free_port(bool loopback_only);
+
+/// Whether this number is a descriptor of a socket that listens.
+bool is_listening(int descriptor) noexcept;
 
 struct Accepted {
   Descriptor socket;

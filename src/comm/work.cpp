@@ -86,7 +86,7 @@ void Work::State::wait_until(Clock::time_point deadline, std::chrono::millisecon
     error = error_;
     return done;
   };
-  session_->health().wait(call_.number, deadline, is_done);
+  session_->wait(call_.number, deadline, is_done);
   if (!done && session_->health().breakage()) session_->health().wait_despite_obstacles(kCompletionGrace, is_done);
   if (!done || error) give_up(error, limit);
   finish_once();

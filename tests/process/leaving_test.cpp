@@ -18,9 +18,9 @@ using Group = std::shared_ptr<ProcessGroup>;
 
 constexpr int kWorld = 3;
 
-enum class Way { shutdown, destructor, exit_with_live_group, exit_after_destruction, run };
-constexpr std::array kWays{Way::shutdown, Way::destructor, Way::exit_with_live_group, Way::exit_after_destruction,
-                           Way::run};
+enum class Way { shutdown, destructor, exit_with_live_group, exit_after_destruction, run, run_and_shutdown };
+constexpr std::array kWays{Way::shutdown, Way::destructor,      Way::exit_with_live_group, Way::exit_after_destruction,
+                           Way::run,      Way::run_and_shutdown};
 
 Group join(const Environment& environment) {
   ::setenv("DDP_LOG_LEVEL", "warn", 1);
@@ -38,49 +38,57 @@ Group& static_group() {
   return group;
 }
 
-void leave(Way way, const Environment& environment, const std::function<void()>& when) {
-  if (way == Way::run) {
+void leave(Way way, const Environment& environment, const std::function<void(ProcessGroup&)>& when) {
+  if (way == Way::run || way == Way::run_and_shutdown) {
     std::exit(run([&] {
       const auto group = join(environment);
-      when();
+      when(*group);
+      if (way == Way::run_and_shutdown) group->shutdown();
     }));
   }
   if (way == Way::exit_with_live_group) {
     static_group() = join(environment);
-    when();
+    when(*static_group());
     std::exit(0);
   }
   auto group = join(environment);
-  when();
+  when(*group);
   if (way == Way::shutdown) group->shutdown();
   group.reset();
   if (way == Way::exit_after_destruction) std::exit(0);
 }
 
-class Leaving : public ::testing::TestWithParam<std::array<int, kWorld>> {};
+constexpr std::array<int, kWorld> kAtOnce{0, 0, 0};
+
+/// One hundred and eight runs in all: places of the ranks, perhaps with a call that nobody has waited for, times kWays.
+class Leaving : public ::testing::TestWithParam<std::tuple<std::array<int, kWorld>, bool>> {};
 std::vector<std::array<int, kWorld>> orders() {
   std::vector<std::array<int, kWorld>> all;
   std::array<int, kWorld> order{0, 1, 2};
   do {
     all.push_back(order);
   } while (std::next_permutation(order.begin(), order.end()));
+  all.insert(all.end(), 3, kAtOnce);
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Orders, Leaving, ::testing::ValuesIn(orders()));
+INSTANTIATE_TEST_SUITE_P(Orders, Leaving, ::testing::Combine(::testing::ValuesIn(orders()), ::testing::Bool()));
 
 // Place i of the order begins to leave once place i - 1 has begun.
 TEST_P(Leaving, InThisOrderIsSilentWhicheverWayIsTaken) {
-  const auto order = GetParam();
+  const auto [order, is_call_pending] = GetParam();
   for (const auto way : kWays) {
     std::array<Gate, kWorld> turns;
     RanksOptions options;
     options.run_exit_handlers = true;
     const auto outcomes = observe_ranks(
         kWorld,
-        [&](const Environment& environment) {
+        [&, order = order, is_call_pending = is_call_pending](const Environment& environment) {
           const auto place =
               static_cast<std::size_t>(std::find(order.begin(), order.end(), environment.rank) - order.begin());
-          leave(way, environment, [&] {
+          leave(way, environment, [&](ProcessGroup& group) {
+            auto tensor = at::ones({1 << 18});
+            if (is_call_pending) static_cast<void>(group.all_reduce_async(tensor));
+            if (order == kAtOnce) return;
             if (place > 0) turns[place].pass();
             if (place + 1 < order.size()) turns[place + 1].open();
           });

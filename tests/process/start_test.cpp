@@ -46,7 +46,7 @@ TEST(Start, MissingRanksAreNamedAtTheTimeout) {
       join(environment, 1s);
       ADD_FAILURE() << "no exception";
     } catch (const CommError& error) {  // a TimeoutError, or the one of the other rank that waits
-      EXPECT_NE(std::string(error.what()).find("ranks 1, 3 of 4 did not come to 127.0.0.1:"), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find("missing ranks 1, 3 of 4, not come to 127.0.0.1:"), std::string::npos)
           << error.what();
     }
   }));
@@ -84,7 +84,7 @@ TEST(Start, SomebodyWhoListensAtThePortButNeverAnswersIsNamedAtTheTimeout) {
     ASSERT_EQ(::listen(place.descriptor, 8), 0);
     environment.master_port = place.port;
     const auto start = std::chrono::steady_clock::now();
-    expect_error<TimeoutError>([&] { join(environment, 1s); }, "it listens, but does not answer");
+    expect_error<TimeoutError>([&] { join(environment, 1s); }, "somebody listens there, but does not answer");
     EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
   }));
 }
@@ -103,7 +103,7 @@ TEST(Start, AMasterAddressOfAnotherHostEndsWithTheMissingRanks) {
   expect_success(observe_ranks(2, [](Environment environment) {
     if (environment.rank == 1) return;
     environment.master_address = "192.0.2.1";  // of a network for documentation
-    expect_error<TimeoutError>([&] { join(environment, 1s); }, "did not come to 192.0.2.1:");
+    expect_error<TimeoutError>([&] { join(environment, 1s); }, "missing rank 1 of 2, not come to 192.0.2.1:");
   }));
 }
 
@@ -134,13 +134,6 @@ TEST(Start, ADisagreementAboutTheWorldSizeIsAnErrorOnAllRanks) {
   expect_success(observe_ranks(3, [](Environment environment) {
     if (environment.rank == 2) environment.world_size = 4;
     expect_error<ConfigError>([&] { join(environment); }, "the ranks disagree about the world size");
-  }));
-}
-
-TEST(Start, AnInterfaceThatIsNotThereEndsAllRanks) {
-  expect_success(observe_ranks(3, [](const Environment& environment) {
-    if (environment.rank == 1) ::setenv("GLOO_SOCKET_IFNAME", "nosuch0", 1);
-    expect_error<CommError>([&] { join(environment, 300s); }, "nosuch0");
   }));
 }
 

@@ -92,6 +92,29 @@ TEST(SubGroup, ATimeoutNamesRanksOfTheWorld) {
   });
 }
 
+TEST(SubGroup, GoesOnAfterATimeoutInTheWhole) {
+  const Gate timed_out;
+  run_ranks(3, [&](const Group& group) {
+    const auto part = group->new_group({0, 1});
+    if (group->rank() == 0) {
+      auto tensor = at::ones({3});
+      EXPECT_THROW(group->all_reduce(tensor, ReduceOp::sum, {.timeout = std::chrono::milliseconds(300)}), TimeoutError);
+      EXPECT_THROW(group->check(), TimeoutError);
+      timed_out.open(2);
+    } else {
+      timed_out.pass();
+      auto tensor = at::ones({3});
+      EXPECT_THROW(group->all_reduce(tensor), CommError);
+    }
+    if (!part) return;
+    auto tensor = at::ones({3});
+    part->all_reduce(tensor);
+    EXPECT_TRUE(at::equal(tensor, at::full({3}, 2.0)));
+    part->monitored_barrier();
+    part->shutdown();
+  });
+}
+
 // Rank 2 goes as `end` says while rank 1 needs it in their group of two.
 void expect_lost(const std::function<void(const Group& whole, const Group& part)>& end, const std::string& text) {
   const auto outcomes = observe_ranks(3, [&](const Environment& environment) {

@@ -54,6 +54,46 @@ TEST(CallRecord, TheLastCompletedIsTheOneWithTheHighestNumber) {
   EXPECT_EQ(record.status(), "last completed barrier #2 \"b\", now not in a collective");
 }
 
+TEST(CallRecord, TheFirstOpenCallComesWithThoseBeforeIt) {
+  CallRecord record;
+  EXPECT_TRUE(record.first_open(3).empty());
+  std::vector<Call> calls;
+  for (const char* label : {"a", "b", "c", "d"}) calls.push_back(record.enter("barrier", "", label));
+  const auto labels = [&](std::size_t before) {
+    std::string text;
+    for (const auto& call : record.first_open(before)) text += call.label;
+    return text;
+  };
+  EXPECT_EQ(labels(3), "a");
+  record.complete(calls[0]);
+  record.complete(calls[2]);
+  EXPECT_EQ(labels(3), "ba");
+  EXPECT_EQ(labels(0), "b");
+  record.complete(calls[1]);
+  EXPECT_EQ(labels(3), "dcba");
+  EXPECT_EQ(labels(2), "dcb");
+  record.complete(calls[3]);
+  EXPECT_EQ(labels(3), "");
+  for (int i = 0; i < 1000; ++i) record.complete(record.enter("barrier", "", ""));
+  record.enter("barrier", "", "last");
+  EXPECT_EQ(record.first_open(0).at(0).number, 1005U);
+}
+
+TEST(CallRecord, PlannedCallsAreOfOneKindOnlyWithTheSameOperationAndAmount) {
+  CallRecord record;
+  const auto kind = [&](const char* operation, const char* amount, const char* label, Meeting meeting) {
+    return record.enter(operation, amount, label, meeting).kind();
+  };
+  const auto bucket = kind("all_reduce", "64 floats", "bucket 1", Meeting::plan);
+  EXPECT_EQ(bucket, kind("all_reduce", "64 floats", "bucket 2", Meeting::plan));
+  EXPECT_NE(bucket, kind("all_reduce", "65 floats", "bucket 1", Meeting::plan));
+  EXPECT_NE(bucket, kind("broadcast", "64 floats", "bucket 1", Meeting::plan));
+  EXPECT_NE(bucket, kind("all_reduce", "64 floats", "bucket 1", Meeting::signatures));
+  EXPECT_NE(bucket, kind("monitored_barrier", "", "", Meeting::roll_call));
+  EXPECT_EQ(kind("all_reduce", "1 float", "", Meeting::signatures), kind("barrier", "", "", Meeting::signatures))
+      << "signatures are compared on their own";
+}
+
 TEST(CallRecord, KnowsTheStepsOfRecentCalls) {
   CallRecord record;
   EXPECT_EQ(record.step_of(0), std::nullopt);

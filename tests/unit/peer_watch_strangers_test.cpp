@@ -76,6 +76,11 @@ void expect_undisturbed(World& world) {
   EXPECT_EQ(world[0].failure_count() + world[1].failure_count(), 0u);
 }
 
+void expect_undisturbed_by_third(World& world) {
+  EXPECT_EQ(world[0]->ask_all(kLimit), (Lines{"line 0", "line 1", ""}));
+  EXPECT_EQ(world[0].failure_count() + world[1].failure_count(), 0u);
+}
+
 TEST(WatchHub, ClosesConnectionsOfOtherPrograms) {
   World world(2);
   for (const std::string& words : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("SSH-2.0-scan\r\n"),
@@ -165,7 +170,7 @@ TEST(WatchHub, MalformedBodiesOfARankDoNoHarm) {
   World world(3, 2);
   Stranger third(world.hub().port());
   third.say(good_hello(2, 3));
-  for (int type = 1; type <= 12; ++type) {
+  for (int type = 1; type <= static_cast<int>(FrameType::closing); ++type) {
     if (type == static_cast<int>(FrameType::goodbye)) continue;
     for (const char* body : {"", "\x7f", "\x7f\x7f\x7f\x7f\x7f\x7f"}) {
       third.say(encode_frame(static_cast<FrameType>(type), body));
@@ -194,6 +199,23 @@ TEST(WatchHub, SurvivesRandomBytes) {
     EXPECT_TRUE(!frame || frame->type == FrameType::reject) << "round " << round;
   }
   expect_undisturbed(world);
+}
+
+TEST(WatchHub, RandomFramesOfARankDoNoHarm) {
+  World world(3, 2);
+  Stranger third(world.hub().port());
+  third.say(good_hello(2, 3));
+  std::mt19937 random(20240612);
+  for (int round = 0; round < 3000; ++round) {
+    auto type = static_cast<FrameType>(1 + random() % static_cast<unsigned>(FrameType::closing));
+    if (type == FrameType::goodbye || type == FrameType::report) type = FrameType::waiting;
+    std::string body(random() % 80, '\0');
+    for (char& byte : body) byte = static_cast<char>(round % 2 == 0 ? random() : random() % 3);
+    third.say(encode_frame(type, body));
+  }
+  third.say(encode_frame(FrameType::goodbye, BodyWriter().u64(3).bytes()));  // behind all of them
+  EXPECT_EQ(world[0].left(1), (std::map<int, std::uint64_t>{{2, 3}}));
+  expect_undisturbed_by_third(world);
 }
 
 TEST(FrameReader, CutsAStreamIntoTheSameFramesWhereverItIsSplit) {
