@@ -16,9 +16,6 @@ namespace {
 
 using c10d::ProcessGroupGloo;
 
-// Longer than any training waits for one call, and short enough for Gloo's own arithmetic on time.
-constexpr auto kBeyondAnyTimeout = std::chrono::hours(24 * 365);
-
 void add_devices(ProcessGroupGloo::Options& options, const Environment& environment) {
   if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
     std::istringstream list(names);
