@@ -3,11 +3,14 @@
 #
 # Debian packages are installed only where they are missing. LibTorch is, in this order: the one given by Torch_DIR or
 # CMAKE_PREFIX_PATH; the one of an importable Python torch; torch from pip in a virtual environment under DDP_CACHE_DIR
-# (default ~/.cache/ddp). Prints a line a step; stops at the first failure with its reason. Safe to run again.
+# (default ~/.cache/ddp). The preset cuda takes a given one if it is a CUDA build, else has an environment of its own.
+# Prints a line a step; stops at the first failure with its reason (exit code 77: no room for the CUDA build). Safe to
+# run again.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 
-readonly torch_version=2.13.0 torch_oldest=2.11
+readonly torch_oldest=2.11
+readonly cuda_room_gb=12  # the environment takes 5.5, what pip downloads 2.5 and may keep again in its cache, the build 1
 readonly libraries=(libgloo-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev dataset-fashion-mnist)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -16,6 +19,16 @@ cache=${DDP_CACHE_DIR:-${XDG_CACHE_HOME:-$home/.cache}/ddp}
 preset=${1:?usage: cmake/bootstrap.sh PRESET [TARGET...]}
 shift
 build=$root/build/$preset
+
+torch_version=2.13.0
+environment=torch-$torch_version
+packages=("torch==$torch_version")
+if [[ $preset == cuda ]]; then
+  torch_version=2.14.1
+  environment=cuda-torch-$torch_version
+  # crt and cccl: headers that CUDA's own in the other packages include, in the version that torch asks for.
+  packages=("torch==$torch_version" "cuda-toolkit[crt,cccl]")
+fi
 
 say() { printf -- '-- %s\n' "$*"; }
 fail() {
@@ -34,11 +47,12 @@ quietly() {
   fi
 }
 
-# Prints the folder of TorchConfig.cmake below one entry of a prefix path, if it has one.
+# Prints the folder of TorchConfig.cmake below one entry of a prefix path, if it has one that serves the preset.
 torch_config_below() {
   local suffix
   for suffix in "" /share/cmake/Torch /Torch /cmake/Torch /lib/cmake/Torch; do
     if [[ -e $1$suffix/TorchConfig.cmake ]]; then
+      [[ $preset != cuda || -e $1$suffix/../../../lib/libtorch_cuda.so ]] || return 0
       printf '%s\n' "$1$suffix"
       return
     fi
@@ -68,8 +82,8 @@ find_torch() {
   if [[ -n ${Torch_DIR:-} ]]; then
     torch_source="Torch_DIR"
     torch_dir=$(torch_config_below "$Torch_DIR")
-    [[ -n $torch_dir ]] || fail "Torch_DIR is set, but $Torch_DIR holds no TorchConfig.cmake"
-    return
+    [[ -n $torch_dir || $preset == cuda ]] || fail "Torch_DIR is set, but $Torch_DIR holds no TorchConfig.cmake"
+    [[ -z $torch_dir ]] || return 0
   fi
   IFS=':;' read -r -a entries <<<"${CMAKE_PREFIX_PATH:-}"
   for entry in "${entries[@]}"; do
@@ -77,9 +91,11 @@ find_torch() {
     torch_dir=$(torch_config_below "$entry")
     [[ -z $torch_dir ]] || return 0
   done
-  torch_source="Python's torch"
-  torch_dir=$(torch_config_of_python python3)
-  [[ -z $torch_dir ]] || return 0
+  if [[ $preset != cuda ]]; then
+    torch_source="Python's torch"
+    torch_dir=$(torch_config_of_python python3)
+    [[ -z $torch_dir ]] || return 0
+  fi
   local venv
   venv=$(venv_of python3)
   if [[ -e $venv/complete ]]; then
@@ -92,7 +108,7 @@ find_torch() {
 venv_of() {
   local python_version
   python_version=$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || fail "$1 does not run"
-  printf '%s\n' "$cache/torch-$torch_version-python$python_version"
+  printf '%s\n' "$cache/$environment-python$python_version"
 }
 
 missing_packages() {
@@ -151,6 +167,15 @@ PYTHON
   fi
 }
 
+require_room_for_cuda() {
+  local free_kb
+  free_kb=$(df --output=avail -k "$cache" | tail -n 1)
+  [[ $free_kb -lt $((cuda_room_gb * 1024 * 1024)) ]] || return 0
+  printf 'bootstrap: a CUDA build of LibTorch needs %d GB free in %s, which has %d\n' \
+    "$cuda_room_gb" "$cache" $((free_kb / 1024 / 1024)) >&2
+  exit 77
+}
+
 # The stamp comes last: an installation that was interrupted is started again.
 install_torch() {
   local venv
@@ -162,11 +187,15 @@ install_torch() {
   flock 9
   if [[ ! -e $venv/complete ]]; then
     rm -rf "$venv"
+    [[ $preset != cuda ]] || require_room_for_cuda
     quietly "Making a virtual environment in $venv" python3 -m venv "$venv"
     # Old pips fetch a whole wheel to learn what it needs. Where there is no newer one, the old one serves.
     "$venv/bin/python" -m pip install --quiet --upgrade pip >"$log" 2>&1 </dev/null || true
-    announce_download "$venv/bin/python"
-    quietly "Installing torch $torch_version with pip" "$venv/bin/python" -m pip install "torch==$torch_version"
+    [[ $preset == cuda ]] || announce_download "$venv/bin/python"
+    # Downloads lie in the environment's folder meanwhile, whose file system has the room.
+    mkdir "$venv/tmp"
+    quietly "Installing ${packages[*]} with pip" env TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install "${packages[@]}"
+    rm -rf "$venv/tmp"
     touch "$venv/complete"
   fi
   exec 9>&-

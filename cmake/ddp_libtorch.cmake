@@ -28,3 +28,10 @@ set_target_properties(ddp::torch PROPERTIES
   # libtorch.so has no symbols of its own, but brings the devices' libraries in, so it must not be dropped.
   INTERFACE_LINK_LIBRARIES "-Wl,--push-state,--no-as-needed,\"${DDP_TORCH_ROOT}/lib/libtorch.so\",--pop-state;\
 ${DDP_TORCH_ROOT}/lib/libtorch_cpu.so;${DDP_TORCH_ROOT}/lib/libc10.so")
+
+# What a program needs beside it that calls LibTorch's CUDA part itself.
+if(EXISTS ${DDP_TORCH_ROOT}/lib/libtorch_cuda.so)
+  add_library(ddp::torch_cuda INTERFACE IMPORTED)
+  set_target_properties(ddp::torch_cuda PROPERTIES
+    INTERFACE_LINK_LIBRARIES "${DDP_TORCH_ROOT}/lib/libtorch_cuda.so;${DDP_TORCH_ROOT}/lib/libc10_cuda.so")
+endif()

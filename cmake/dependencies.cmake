@@ -32,6 +32,8 @@ file(CREATE_LINK ${DDP_TORCH_ROOT}/include/fmt ${DDP_TORCH_FMT_DIR}/fmt SYMBOLIC
 # Gloo: declarations only. Its code lives inside LibTorch; linking libgloo too would make two copies of it.
 ddp_find_header(DDP_GLOO_INCLUDE_DIR gloo/config.h libgloo-dev)
 
+include(ddp_cuda)
+
 # spdlog, header-only and with its own fmt: seen by one source file, needed by nobody who links the library.
 ddp_find_header(DDP_SPDLOG_INCLUDE_DIR spdlog/spdlog.h libspdlog-dev)
 ddp_find_header(DDP_SPDLOG_FMT_INCLUDE_DIR fmt/core.h libfmt-dev PATHS ${DDP_SPDLOG_INCLUDE_DIR} NO_DEFAULT_PATH)

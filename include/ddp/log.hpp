@@ -38,19 +38,19 @@ class Audience {
 
   template <class... T>
   void debug(fmt::format_string<T...> format, T&&... values) const {
-    say(Level::debug, format, values...);
+    say(Level::debug, format.get(), values...);
   }
   template <class... T>
   void info(fmt::format_string<T...> format, T&&... values) const {
-    say(Level::info, format, values...);
+    say(Level::info, format.get(), values...);
   }
   template <class... T>
   void warn(fmt::format_string<T...> format, T&&... values) const {
-    say(Level::warn, format, values...);
+    say(Level::warn, format.get(), values...);
   }
   template <class... T>
   void error(fmt::format_string<T...> format, T&&... values) const {
-    say(Level::error, format, values...);
+    say(Level::error, format.get(), values...);
   }
 
  private:
@@ -83,7 +83,7 @@ void error(fmt::format_string<T...> format, T&&... values) {
 /// A line of one of the library's parts, by every rank that shows it.
 template <class... T>
 void detail(Subsystem subsystem, fmt::format_string<T...> format, T&&... values) {
-  if (enabled(subsystem)) write(subsystem, format, fmt::make_format_args(values...));
+  if (enabled(subsystem)) write(subsystem, format.get(), fmt::make_format_args(values...));
 }
 
 }  // namespace ddp::log

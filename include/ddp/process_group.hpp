@@ -24,7 +24,9 @@ enum class ReduceOp { sum, avg, min, max, product };
 
 /// How a group is made. Every field has a default.
 struct ProcessGroupOptions {
-  /// "auto" or "gloo". "nccl" and "shm" are known names without a backend in this build: ConfigError.
+  /// "auto" or "gloo": over Gloo, on the CPU. "nccl": on the GPU cuda:<local rank>; in builds with DDP_CUDA alone, and
+  /// not for use yet: it has never run on a GPU, and it refuses the data on the CPU that every collective exchanges
+  /// first. Elsewhere, and for "shm", which has no backend yet: ConfigError; also where there is no such GPU.
   std::string backend = "auto";
   /// Limit of each collective and of the start-up. Unset: DDP_TIMEOUT (seconds), else 30 minutes.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
@@ -168,7 +170,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Origin origin() const noexcept;  ///< this rank in the world, for errors
   at::Device device() const noexcept;
   const Environment& environment() const noexcept;
-  std::string_view backend() const noexcept;  ///< "gloo"; "none" in a world of one
+  std::string_view backend() const noexcept;  ///< "gloo" or "nccl"; "none" in a world of one
   std::chrono::milliseconds timeout() const noexcept;
 
  private:

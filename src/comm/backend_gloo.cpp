@@ -18,9 +18,6 @@ namespace {
 
 using c10d::ProcessGroupGloo;
 
-// Longer than any training waits for one call, and short enough for Gloo's own arithmetic on time.
-constexpr auto kBeyondAnyTimeout = std::chrono::hours(24 * 365);
-
 struct Route {
   std::string interface;  // in words
   std::string address;    // empty: that of this host's name

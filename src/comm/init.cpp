@@ -63,17 +63,14 @@ void introduce(const Environment& environment, const std::string& host) {
   log::set_identity({environment.rank, environment.world_size, environment.single_host() ? std::string() : host});
 }
 
-// The device of this rank, set before anything else can touch another one.
-at::Device take_device() { return at::kCPU; }
-
 }  // namespace
 
 void ProcessGroup::Impl::connect(std::string_view part) {
-  const comm::BackendSetup setup{session->store(), environment};
+  const comm::BackendSetup setup{session->store(), environment, device};
   const auto made = std::make_shared<c10::intrusive_ptr<c10d::Backend>>();
   // A rank that leaves at once must not meet one that still connects, so nobody returns before all are there.
-  const auto meet = [made, setup] {
-    *made = comm::make_gloo_backend(setup);
+  const auto meet = [made, setup, name = backend_name] {
+    *made = comm::make_backend(name, setup);
     (*made)->barrier()->wait();
   };
   try {
@@ -91,9 +88,9 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   auto impl = std::make_unique<ProcessGroup::Impl>();
   impl->environment = options.environment ? *options.environment : Environment::from_variables();
   require_sensible(impl->environment, options.store_file);
-  impl->device = take_device();
   impl->timeout = timeout_of(options);
   impl->backend_name = comm::choose_backend(options.backend, impl->environment);
+  impl->device = comm::take_device(impl->backend_name, impl->environment);  // before anything can touch another one
   introduce(impl->environment, {});
   if (impl->environment.world_size == 1) {
     impl->backend_name = "none";

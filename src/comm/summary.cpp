@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
+#include "comm/backend.hpp"
 #include "ddp/log.hpp"
 
 namespace ddp::comm {
@@ -25,12 +26,19 @@ std::string hosts_of(const std::vector<Arrival>& arrivals) {
   return text;
 }
 
+std::string version_of_nccl() {
+  if constexpr (kHasNccl)
+    return nccl_version();
+  else
+    return "not built in";
+}
+
 }  // namespace
 
 void log_summary(const std::vector<Arrival>& arrivals, const std::string& backend) {
   log::info("world size {}, hosts: {}", arrivals.size(), hosts_of(arrivals));
-  log::info("backend {}, LibTorch {}, Gloo of LibTorch {}, NCCL not built in, threads a rank: {}", backend,
-            TORCH_VERSION, TORCH_VERSION, at::get_num_threads());
+  log::info("backend {}, LibTorch {}, Gloo of LibTorch {}, NCCL {}, threads a rank: {}", backend, TORCH_VERSION,
+            TORCH_VERSION, version_of_nccl(), at::get_num_threads());
 }
 
 }  // namespace ddp::comm

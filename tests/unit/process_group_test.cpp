@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "comm/backend.hpp"
+
 namespace ddp {
 namespace {
 
@@ -89,10 +91,12 @@ TEST(ProcessGroup, AGroupThatHasFailedSaysSoAtEveryCall) {
 TEST(ProcessGroup, BackendsThatAreNotThereAreNamed) {
   ProcessGroupOptions options;
   options.environment = Environment{};
-  for (const std::string name : {"nccl", "shm"}) {
-    options.backend = name;
-    expect_error<ConfigError>(options, '"' + name + "\" is not in this build yet");
-  }
+  options.backend = "shm";
+  expect_error<ConfigError>(options, "backend \"shm\" is not in this build yet; use \"auto\" or \"gloo\"");
+  options.backend = "nccl";
+  expect_error<ConfigError>(options, comm::kHasNccl
+                                         ? "backend \"nccl\" needs a GPU"
+                                         : "backend \"nccl\" is not in this build yet; use \"auto\" or \"gloo\"");
   options.backend = "mpi";
   expect_error<ConfigError>(options, "unknown backend \"mpi\"; known are \"auto\", \"gloo\", \"nccl\" and \"shm\"");
 }
