@@ -14,8 +14,8 @@ class ProcessGroup;
 
 /// A bucket whose gradients are complete on this rank.
 struct GradBucket {
-  /// This rank's share of the mean, [elements]: the sum over the ranks is the mean.
-  at::Tensor& gradients;
+  /// This rank's share of the mean, [elements]: the sum over the ranks is the mean, which is written here in place.
+  const at::Tensor& gradients;
   std::size_t index;  ///< of the bucket in its step; the order of calls, too
   const std::string& label;
 };

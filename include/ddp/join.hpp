@@ -36,7 +36,8 @@ class [[nodiscard]] Join {
   /// Collective. After the loop: takes part in the steps of the ranks that are still in theirs, until all are here.
   /// After each such step the parameters have the mean gradients and `step` is called, which does what the loop does
   /// with them: weights and the optimizer's state stay the same on all ranks. Without `step` the weights and buffers of
-  /// a rank that was last in its loop are copied to all; states of optimizers then differ.
+  /// a rank that was last in its loop are copied to all; states of optimizers then differ. In the end no rank has
+  /// gradients. After a GradientError it may be called again, as the others may go on with their loops.
   /// `step` on all ranks or on none. Errors: as backward().
   void finish(const std::function<void()>& step = {});
 

@@ -12,7 +12,7 @@ namespace ddp {
 struct BucketStats {
   std::int64_t bytes = 0;
   std::size_t parameters = 0;
-  std::chrono::nanoseconds full{};      ///< its last gradient had arrived
+  std::chrono::nanoseconds full{};      ///< its last gradient had arrived; 0 where none was awaited
   std::chrono::nanoseconds launched{};  ///< its communication began: later than full where an earlier bucket was late
   std::chrono::nanoseconds done{};      ///< its communication had ended
 };

@@ -86,6 +86,7 @@ std::vector<Call> CallRecord::first_open(std::size_t before) const {
 
 std::optional<std::int64_t> CallRecord::step_of(std::uint64_t number) const {
   const std::lock_guard lock(mutex_);
+  if (number == entered_ + 1) return step_ >= 0 ? std::optional(step_) : std::nullopt;
   if (number == 0 || number > entered_ || number + kCallsKept <= entered_) return std::nullopt;
   const auto step = entry(number).call.step;
   return step >= 0 ? std::optional(step) : std::nullopt;

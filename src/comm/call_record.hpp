@@ -55,7 +55,7 @@ class CallRecord {
   /// The first call that has not ended, then up to `before` of those made before it, the latest first.
   /// Empty while no call is under way.
   std::vector<Call> first_open(std::size_t before) const;
-  /// The step in which this rank entered call `number`; unknown once it is long ago.
+  /// The step in which this rank entered call `number`, or will enter the next; unknown once it is long ago.
   std::optional<std::int64_t> step_of(std::uint64_t number) const;
   /// "last completed all_reduce #3 (64 floats) in step 2, now in barrier #4 in step 2 since 12.3 s"
   std::string status() const;

@@ -88,7 +88,8 @@ std::optional<Breakage> Health::find_obstacle(std::uint64_t number) const {
 Breakage Health::departure_of(int rank, std::uint64_t last_call) const {
   if (last_call == 0) return {Breakage::Kind::peer_left, rank, "left the group before any call"};
   auto text = "left the group after call #" + std::to_string(last_call);
-  if (const auto step = record_.step_of(last_call)) text += " (step " + std::to_string(*step) + ')';
+  // A step's number is that of the steps before it.
+  if (const auto step = record_.step_of(last_call + 1)) text += ", after " + std::to_string(*step) + " steps";
   return {Breakage::Kind::peer_left, rank, std::move(text)};
 }
 

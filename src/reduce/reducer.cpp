@@ -187,8 +187,7 @@ void Reducer::Impl::start_round(std::uint64_t weight) {
       weight_.expect(static_cast<std::uint64_t>(total.item<std::int64_t>()));
     }
   } catch (...) {
-    state_ = State::broken;
-    broken_by_ = std::current_exception();
+    break_down();
   }
 }
 
@@ -229,7 +228,7 @@ void Reducer::Impl::do_without(std::size_t index) {
     buckets_->clear(index);
     written_[index] = true;
   }
-  queue_->forgo(index);
+  if (queue_->forgo(index)) flight_.mark_full(buckets_->bucket_of(index));
 }
 
 void Reducer::Impl::on_gradient(std::size_t index) {
@@ -293,9 +292,7 @@ void Reducer::Impl::launch_full_buckets() {
     try {
       flight_.launch(*buckets_, *bucket);
     } catch (...) {
-      state_ = State::broken;
-      broken_by_ = std::current_exception();
-      return;
+      return break_down();
     }
   }
 }

@@ -59,10 +59,13 @@ class Reducer::Impl {
   void take_leftovers();
   void launch_full_buckets();
   std::string missing() const;
+  bool has_left(int rank) const { return record_->value(left_, rank) != 0; }
+  bool all_have_left() const { return record_->sum(left_) == static_cast<std::uint64_t>(group_->size()); }
   bool tolerates_unused() const { return options_.find_unused_parameters || options_.static_graph; }
 
   // reducer_round.cpp
   void use_plan(BucketPlan plan);
+  void break_down();
   template <class F>
   void communicate(F call);
   at::Tensor& carrier();
@@ -73,6 +76,7 @@ class Reducer::Impl {
   void raise_faults();
   void correct_means();
   void learn();
+  void share_unused();
   void agree_on_order();
   void publish();
   void publish(std::size_t index);

@@ -1,6 +1,6 @@
 // The end of a reducer's round: what is left leaves, all ranks learn how it went, means become gradients.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <numeric>
@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "comm/planned_calls.hpp"
+#include "comm/text_of.hpp"
 #include "ddp/log.hpp"
+#include "reduce/broadcast.hpp"
 #include "reduce/fault_text.hpp"
 #include "reduce/reducer_impl.hpp"
 
@@ -33,16 +35,28 @@ void Reducer::Impl::use_plan(BucketPlan plan) {
   queue_ = std::make_unique<LaunchQueue>(buckets_->bucket_of_each(), buckets_->size());
 }
 
-// What fails in communication leaves the reducer broken.
+// What fails in communication, or in a hook of the user's, leaves the reducer broken. The other ranks would wait in
+// vain, so they are told; but for what all ranks see alike.
+void Reducer::Impl::break_down() {
+  state_ = State::broken;
+  broken_by_ = std::current_exception();
+  try {
+    throw;
+  } catch (const CallMismatchError&) {
+  } catch (...) {
+    group_->fail(comm::text_of(broken_by_));
+  }
+}
+
 template <class F>
 void Reducer::Impl::communicate(F call) {
   try {
     call();
   } catch (const GradientError&) {
+    if (state_ != State::idle) break_down();  // a hook's own, before all ranks knew how the round went
     throw;
   } catch (...) {
-    state_ = State::broken;
-    broken_by_ = std::current_exception();
+    break_down();
     throw;
   }
 }
@@ -80,7 +94,9 @@ void Reducer::Impl::settle() {
   unsynchronised_.assign(unsynchronised_.size(), false);
   raise_faults();
   correct_means();
+  if (all_have_left()) return;
   learn();
+  share_unused();
 }
 
 // Sizes were equal, so the sums are formed; but of different steps.
@@ -141,7 +157,7 @@ void Reducer::Impl::learn() {
   if (options_.find_unused_parameters && !options_.static_graph) usage_.end_step(parameters_, *record_);
 }
 
-// Rank 0's order holds for all. Gradients that rank 0 did not get come last.
+// One rank's order holds for all: rank 0's, unless it has left its loop. Gradients that it did not get come last.
 void Reducer::Impl::agree_on_order() {
   order_is_agreed_ = true;
   for (const auto& bucket : buckets_->plan())
@@ -151,7 +167,7 @@ void Reducer::Impl::agree_on_order() {
   for (const auto i : arrival_order_)
     if (buckets_->has_slot(i)) order.push_back(static_cast<std::int64_t>(i));
   auto agreed = at::tensor(order, at::kLong).to(group_->device());
-  comm::PlannedCalls::broadcast(*group_, agreed, 0, {.label = "order of gradients"}).wait();
+  comm::PlannedCalls::broadcast(*group_, agreed, lowest_active(), {.label = "order of gradients"}).wait();
   agreed = agreed.cpu();
   const auto* values = agreed.const_data_ptr<std::int64_t>();
   arrival_order_.assign(values, values + agreed.numel());
@@ -162,6 +178,33 @@ void Reducer::Impl::agree_on_order() {
   log::detail(log::Subsystem::bucket,
               "buckets rebuilt in the order of arrival: mean launch at {:.3f} instead of {:.3f}", after, before);
   next_plan_ = std::move(plan);
+}
+
+// What the loop leaves in a gradient that no rank has used, zeros or none, is unknown to a rank that has left it.
+void Reducer::Impl::share_unused() {
+  if (!tolerates_unused() || record_->sum(left_) == 0) return;
+  std::vector<std::size_t> unused;
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (!record_->raised(i) && tensors_[i].numel() > 0) unused.push_back(i);
+  if (unused.empty()) return;
+  std::string layouts;
+  for (const auto i : unused) layouts += !kept_[i].defined() ? 'n' : kept_[i].layout() == at::kStrided ? 'd' : 's';
+  layouts = group_->broadcast_bytes(layouts, lowest_active(), {.label = "kinds of unused gradients"});
+  std::vector<at::Tensor> gradients;
+  for (std::size_t n = 0; n < unused.size(); ++n) {
+    if (layouts[n] == 'n') continue;
+    const auto& own = kept_[unused[n]];
+    gradients.push_back(!own.defined()                 ? at::zeros_like(tensors_[unused[n]])
+                        : own.layout() == at::kStrided ? own.clone()
+                                                       : own.to_dense());
+  }
+  broadcast_in_chunks(gradients, *group_, lowest_active());
+  if (!has_left(group_->rank())) return;
+  for (std::size_t n = 0, next = 0; n < unused.size(); ++n) {
+    if (layouts[n] == 'n') continue;
+    const auto& gradient = gradients[next++];
+    kept_[unused[n]] = layouts[n] == 's' ? gradient.to_sparse(1) : gradient;
+  }
 }
 
 void Reducer::Impl::publish() {
@@ -203,14 +246,14 @@ bool Reducer::Impl::shadow(bool counts) {
   launch_full_buckets();
   flight_.mark_backward_done();
   complete_round();
-  if (record_->sum(left_) == static_cast<std::uint64_t>(group_->size())) return false;
+  if (all_have_left()) return false;
   publish();
   return true;
 }
 
 int Reducer::Impl::lowest_active() const {
   for (int rank = 0; rank < group_->size(); ++rank)
-    if (record_->value(left_, rank) == 0) return rank;
+    if (!has_left(rank)) return rank;
   return 0;
 }
 

@@ -26,9 +26,12 @@ std::int64_t cap_in_bytes(double mebibytes, const char* option) {
   return static_cast<std::int64_t>(std::ceil(std::min(mebibytes, 1e9) * 1024 * 1024));
 }
 
+using Names = std::unordered_set<std::string>;
+using Tensors = std::unordered_set<const c10::TensorImpl*>;
+
 // Of Embedding and EmbeddingBag with sparse(true).
-std::unordered_set<const c10::TensorImpl*> weights_with_sparse_gradients(const torch::nn::Module& module) {
-  std::unordered_set<const c10::TensorImpl*> weights;
+Tensors weights_with_sparse_gradients(const torch::nn::Module& module) {
+  Tensors weights;
   module.apply([&](const torch::nn::Module& part) {
     if (const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&part);
         embedding != nullptr && embedding->options.sparse())
@@ -40,16 +43,23 @@ std::unordered_set<const c10::TensorImpl*> weights_with_sparse_gradients(const t
   return weights;
 }
 
-using Names = std::unordered_set<std::string>;
+// Under any of their names.
+Tensors tensors_named(const torch::nn::Module& module, const std::vector<std::string>& names) {
+  const auto parameters = module.named_parameters(), buffers = module.named_buffers();
+  Tensors tensors;
+  for (const auto& name : names)
+    tensors.insert((parameters.contains(name) ? parameters[name] : buffers[name]).unsafeGetTensorImpl());
+  return tensors;
+}
 
 // Distinct trainable parameters in registration order; tied ones with all their names.
-std::vector<Parameter> trainable(const torch::nn::Module& module, const Names& ignored, const Names& sparse) {
+std::vector<Parameter> trainable(const torch::nn::Module& module, const Tensors& ignored, const Names& sparse) {
   const auto sparse_weights = weights_with_sparse_gradients(module);
   std::vector<Parameter> parameters;
   std::unordered_map<const c10::TensorImpl*, std::size_t> seen;
   for (const auto& entry : module.named_parameters()) {
     const auto& tensor = entry.value();
-    if (!tensor.defined() || !tensor.requires_grad() || ignored.count(entry.key()) > 0) continue;
+    if (!tensor.defined() || !tensor.requires_grad() || ignored.count(tensor.unsafeGetTensorImpl()) > 0) continue;
     const auto [known, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), parameters.size());
     if (is_new)
       parameters.push_back({entry.key(), tensor, sparse_weights.count(tensor.unsafeGetTensorImpl()) > 0});
@@ -61,11 +71,11 @@ std::vector<Parameter> trainable(const torch::nn::Module& module, const Names& i
 }
 
 // All that ranks hold in common.
-std::vector<ModelTensor> model_tensors(const torch::nn::Module& module, const Names& ignored) {
+std::vector<ModelTensor> model_tensors(const torch::nn::Module& module, const Tensors& ignored) {
   std::vector<ModelTensor> tensors;
   const auto add = [&](const char* role, const auto& entries) {
     for (const auto& entry : entries)
-      if (entry.value().defined() && ignored.count(entry.key()) == 0)
+      if (entry.value().defined() && ignored.count(entry.value().unsafeGetTensorImpl()) == 0)
         tensors.push_back({role, entry.key(), entry.value()});
   };
   add("parameter", module.named_parameters());
@@ -115,16 +125,18 @@ std::vector<Parameter> frozen(const std::vector<ModelTensor>& tensors) {
   return parameters;
 }
 
-std::string text_of(const DistributedDataParallelOptions& options) {
+std::string text_of(const DistributedDataParallelOptions& options, const std::vector<Parameter>& parameters) {
   std::ostringstream text;
+  text.precision(17);  // caps that differ at all may give different buckets
   text << "bucket_cap_mb " << options.bucket_cap_mb << ", first_bucket_cap_mb " << options.first_bucket_cap_mb
        << ", broadcast_buffers " << options.broadcast_buffers << ", find_unused_parameters "
        << options.find_unused_parameters << ", static_graph " << options.static_graph << ", weight_by_samples "
        << options.weight_by_samples << ", comm_hook " << (options.comm_hook ? options.comm_hook->name() : "none")
        << ", ignored_parameters";
   for (const auto& name : options.ignored_parameters) text << ' ' << name;
-  text << ", sparse_parameters";
-  for (const auto& name : options.sparse_parameters) text << ' ' << name;
+  text << ", sparse gradients of";
+  for (const auto& parameter : parameters)
+    if (parameter.is_sparse) text << ' ' << parameter.name;
   return text.str();
 }
 
@@ -160,18 +172,18 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   impl_->group = std::move(group);
   impl_->broadcast_buffers = options.broadcast_buffers;
   impl_->weights_by_samples = options.weight_by_samples;
-  const Names ignored(options.ignored_parameters.begin(), options.ignored_parameters.end());
+  const auto ignored = tensors_named(module, options.ignored_parameters);
   impl_->tensors = model_tensors(module, ignored);
   require_usable(impl_->tensors, *impl_->group);
   if (impl_->group->size() == 1) return;
 
-  verify_same_model(text_of(options), impl_->tensors, *impl_->group);
+  auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
+  verify_same_model(text_of(options, parameters), impl_->tensors, *impl_->group);
   copy_from(0);
   impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers_of(impl_->tensors));
   impl_->frozen = frozen(impl_->tensors);
   const bool has_cores = has_core_for_each_rank(*impl_->group);
   reducer.overlap = options.overlap_communication.value_or(has_cores);
-  auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
   if (parameters.empty())
     log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");
   else
@@ -189,16 +201,16 @@ void DataParallelCore::before_forward(bool training) {
       throw std::logic_error("ddp: " + name + " was frozen when the module was wrapped and requires gradients now; " +
                              "they would not be averaged: destroy the wrapper and wrap the module again");
   if (impl_->reducer) impl_->reducer->arm();
-  const bool synchronises = !impl_->reducer || impl_->reducer->synchronises();
-  if (synchronises) impl_->send_buffers(training);
+  impl_->send_buffers(training);
 }
 
-// While ranks may leave their loops, a step has exactly one copy, so that those that have left can take part.
+// While ranks may leave their loops, a step has exactly one copy, so that those that have left can take part: before
+// its first forward, of whatever kind.
 void DataParallelCore::Impl::send_buffers(bool training) {
   if (!broadcast_buffers || !buffers) return;
-  if (!is_joining || !reducer) {
-    if (training) buffers->run(*group);
-  } else if (std::exchange(buffers_sent_in, reducer->rounds()) != reducer->rounds()) {
+  if (!is_joining) {
+    if (training && (!reducer || reducer->synchronises())) buffers->run(*group);
+  } else if (reducer && std::exchange(buffers_sent_in, reducer->rounds()) != reducer->rounds()) {
     buffers->run(*group, reducer->lowest_active());
   }
 }
@@ -209,7 +221,11 @@ void DataParallelCore::set_joining(bool on) {
 }
 
 bool DataParallelCore::shadow_step(bool counts) {
-  if (!impl_->reducer) return false;
+  if (!impl_->reducer) {  // without gradients no step is known, so buffers wait for the end
+    copy_from(0);
+    return false;
+  }
+  impl_->reducer->arm();  // before the buffers, as in a forward
   impl_->send_buffers(true);
   return impl_->reducer->shadow(counts);
 }
