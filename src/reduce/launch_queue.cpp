@@ -23,9 +23,9 @@ void LaunchQueue::start(const std::vector<std::uint32_t>& expected) {
 
 bool LaunchQueue::stop_waiting(std::size_t i) { return bucket_of_[i] != kNoBucket && --missing_[bucket_of_[i]] == 0; }
 
-void LaunchQueue::forgo(std::size_t i) {
+bool LaunchQueue::forgo(std::size_t i) {
   const std::lock_guard lock(mutex_);
-  if (std::exchange(awaited_[i], 0) > 0) stop_waiting(i);
+  return std::exchange(awaited_[i], 0) > 0 && stop_waiting(i);
 }
 
 bool LaunchQueue::arrive(std::size_t i) {

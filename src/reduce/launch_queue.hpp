@@ -21,8 +21,8 @@ class LaunchQueue {
 
   /// Starts a round in which gradient i is awaited expected[i] times; 0: it holds up nothing.
   void start(const std::vector<std::uint32_t>& expected);
-  /// From now on gradient i is not awaited any more in this round.
-  void forgo(std::size_t i);
+  /// From now on gradient i is not awaited any more in this round. True if its bucket was waiting for it alone.
+  bool forgo(std::size_t i);
   /// Counts an arrival of gradient i, awaited or not. True if it is the last that its bucket was waiting for.
   bool arrive(std::size_t i);
   /// No more gradients come: all that is left may leave.

@@ -120,7 +120,9 @@ TEST(UnusedParameters, AreFoundThroughContainersAndStructsOfWhichTheLossUsesOneT
 }
 
 TEST(UnusedParameters, AreRightWhereRanksTakeLayersInOppositeOrder) {  // R18
-  const auto order = [](const Turn& turn) { return turn.rank == 0 ? Route{0, 1, 2, 3, 4, 5} : Route{5, 4, 3, 2, 1, 0}; };
+  const auto order = [](const Turn& turn) {
+    return turn.rank == 0 ? Route{0, 1, 2, 3, 4, 5} : Route{5, 4, 3, 2, 1, 0};
+  };
   for (const bool find_unused : {true, false})
     expect_equal_to_one_process(
         {.bucket_cap_mb = 1.0 / 1024, .first_bucket_cap_mb = 0.1 / 1024, .find_unused_parameters = find_unused},
@@ -180,12 +182,17 @@ TEST(UnusedParameters, KeepTheBitsOfAnOldGradient) {
 }
 
 TEST(UnusedParameters, DoNotHoldUpTheBucketsOfTheOthers) {
+  // `idle` has the first bucket.
   struct NetImpl : WaitsForMeanImpl {
-    NetImpl() { register_parameter("idle", torch::ones({1})); }  // in the first bucket to leave
+    torch::Tensor forward(torch::Tensor x) { return WaitsForMeanImpl::forward(x); }
+    torch::Tensor forward(torch::Tensor x, bool) { return WaitsForMeanImpl::forward(x) * idle; }
+    torch::Tensor idle = register_parameter("idle", torch::ones({1}));
   };
   run_ranks(2, [](const Group& group) {
     const auto net = std::make_shared<NetImpl>();
     DistributedDataParallel model(net, group, kFindUnusedBucketEach);
+    model(torch::ones({1}), true).backward();  // from which the order of buckets is agreed
+    net->zero_grad();
     EXPECT_TRUE(averages_while_backward_runs(model, *net, group->rank()));
   });
 }
@@ -196,19 +203,21 @@ TEST(UnusedParameters, ThatTheLossUsesDirectlyAreAveraged) {
   for (const bool comes_first : {true, false})
     for (const bool on_all_ranks : {true, false})
       for (const auto zero : {Zero::to_none, Zero::never})
-        expect_equal_to_one_process(
-            kFindUnused, make_routes,
-            [&](auto& call, auto& net, const Turn& turn) {
-              const auto direct = [&] { return net.layers[1]->weight.pow(2).sum() * (0.1 + turn.rank); };
-              if (!on_all_ranks && turn.rank == 0) return call(turn.input(), Route{0}).pow(2).mean();
-              if (comes_first) {
-                const auto output = call(turn.input(), Route{0});
-                return output.pow(2).mean() + direct();
-              }
-              const auto before = direct();
-              return before + call(turn.input(), Route{0}).pow(2).mean();
-            },
-            {.zero = zero});
+        expect_equal_to_one_process(kFindUnused, make_routes,
+                                    [&](auto& call, auto& net, const Turn& turn) {
+                                      const auto direct = [&] {
+                                        return net.layers[1]->weight.pow(2).sum() * (0.1 + turn.rank);
+                                      };
+                                      if (!on_all_ranks && turn.rank == 0)
+                                        return call(turn.input(), Route{0}).pow(2).mean();
+                                      if (comes_first) {
+                                        const auto output = call(turn.input(), Route{0});
+                                        return output.pow(2).mean() + direct();
+                                      }
+                                      const auto before = direct();
+                                      return before + call(turn.input(), Route{0}).pow(2).mean();
+                                    },
+                                    {.zero = zero});
 }
 
 TEST(UnusedParameters, InRecomputedBlocksAreAveragedLaterAndSaidOnce) {  // R20
@@ -217,13 +226,13 @@ TEST(UnusedParameters, InRecomputedBlocksAreAveragedLaterAndSaidOnce) {  // R20
     return call(turn.input(), route).pow(2).mean();
   };
   const auto make = [] { return std::make_shared<RecomputedImpl>(); };
-  for (const auto zero : {Zero::to_none, Zero::never}) expect_equal_to_one_process(kFindUnused, make, loss, {.zero = zero});
+  for (const auto zero : {Zero::to_none, Zero::never})
+    expect_equal_to_one_process(kFindUnused, make, loss, {.zero = zero});
   run_ranks(2, [&](const Group& group) {
     ::testing::internal::CaptureStderr();
-    expect_equal_backwards(group, kFindUnusedBucketEach, make,
-                           [&](auto& call, auto& net, const Turn& turn, double share) {
-                             (loss(call, net, turn) * share).backward();
-                           });
+    expect_equal_backwards(
+        group, kFindUnusedBucketEach, make,
+        [&](auto& call, auto& net, const Turn& turn, double share) { (loss(call, net, turn) * share).backward(); });
     const auto said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(count(said, "came after their bucket had left"), group->rank() == 0 ? 1 : 0) << said;
     EXPECT_EQ(count(said, "b1.weight"), group->rank() == 0 ? 1 : 0) << said;
@@ -267,7 +276,8 @@ TEST(UnusedParameters, ThatNoRankEverUsedAreNamedOnceByRankZero) {
 
 TEST(UnusedParameters, OfSomeRankInEachStepAreNoReasonToSayAnything) {
   run_ranks(2, [](const Group& group) {
-    const auto said = said_in_many_steps(group, [](const Turn& turn) { return turn.rank == 0 ? Route{0, 1} : Route{2}; });
+    const auto said =
+        said_in_many_steps(group, [](const Turn& turn) { return turn.rank == 0 ? Route{0, 1} : Route{2}; });
     EXPECT_EQ(count(said, kNotNeeded), 0) << said;
     EXPECT_EQ(count(said, kDead), 0) << said;
   });

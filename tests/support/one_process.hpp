@@ -67,12 +67,11 @@ struct TrainingPlan {
   MakeOptimizer make_optimizer = sgd_with_momentum;
 };
 
-inline torch::Tensor or_empty(const torch::Tensor& tensor) { return tensor.defined() ? tensor : torch::empty({0}); }
-
 /// Collective. Gradients, undefined ones too, and values are those of `reference`, and bit for bit the same on all
 /// ranks.
 inline void expect_equal_training(ProcessGroup& group, const torch::nn::Module& net, const torch::nn::Module& reference,
                                   const std::string& when) {
+  std::vector<torch::Tensor> all;
   const auto expected = reference.named_parameters();
   for (const auto& entry : net.named_parameters()) {
     const auto& name = entry.key();
@@ -83,13 +82,15 @@ inline void expect_equal_training(ProcessGroup& group, const torch::nn::Module& 
       EXPECT_TRUE(close(grad, expected_grad, 1e-10)) << name << ' ' << when << '\n' << grad << expected_grad;
     }
     EXPECT_TRUE(close(entry.value(), expected[name], 1e-10)) << name << ' ' << when;
-    EXPECT_TRUE(same_on_all_ranks(group, or_empty(grad))) << name << ' ' << when;
-    EXPECT_TRUE(same_on_all_ranks(group, entry.value())) << name << ' ' << when;
+    all.push_back(entry.value().detach().flatten());
+    all.push_back(torch::full({1}, grad.defined(), torch::kDouble));
+    if (grad.defined()) all.push_back(grad.flatten());
   }
+  EXPECT_TRUE(same_on_all_ranks(group, torch::cat(all))) << when;
 }
 
-/// Collective. backward(call, net, turn, share) runs a rank's backward, of `share` x its loss, by calling `call`: that is
-/// the wrapper of `net`, or, in the one process that trains on the mean of all ranks' losses, its twin `net` itself.
+/// Collective. backward(call, net, turn, share) runs a rank's backward, of `share` x its loss, by calling `call`: that
+/// is the wrapper of `net`, or, in the one process that trains on the mean of all ranks' losses, its twin `net` itself.
 /// Gradients and weights are compared in each step.
 template <class Make, class Backward>
 void expect_equal_backwards(const std::shared_ptr<ProcessGroup>& group, const DistributedDataParallelOptions& options,
