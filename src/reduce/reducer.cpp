@@ -70,6 +70,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
       round_(record_->add("round", 4)),
       plan_(record_->add("plan", 2)),
       samples_(record_->add("samples", 8)),
+      micro_(record_->add("micro-batches", 2)),
       flight_(group_, options.comm_hook),
       sparse_(parameters_),
       weight_(group_->size()),
@@ -147,7 +148,8 @@ void Reducer::Impl::on_backward() {
   begin();
 }
 
-void Reducer::Impl::begin() {
+// `arrived`: the parameter whose gradient is the first sign of this backward, so that it is not to be done without.
+void Reducer::Impl::begin(std::optional<std::size_t> arrived) {
   if (state_ != State::idle) return;
   if (no_sync_depth_ > 0) {
     state_ = State::accumulating;
@@ -161,7 +163,7 @@ void Reducer::Impl::begin() {
   keep_apart();
   if (const auto used = predict_used())
     for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (!(*used)[i]) do_without(i);
+      if (!(*used)[i] && i != arrived) do_without(i);
   launch_full_buckets();
 }
 
@@ -234,7 +236,7 @@ void Reducer::Impl::do_without(std::size_t index) {
 void Reducer::Impl::on_gradient(std::size_t index) {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
-  begin();
+  begin(index);
   if (state_ == State::broken || !tensors_[index].grad().defined()) return;  // reset by another hook
   if (state_ == State::accumulating) {
     unsynchronised_[index] = true;
@@ -300,7 +302,10 @@ void Reducer::Impl::launch_full_buckets() {
 void Reducer::Impl::finish() {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
-  if (state_ == State::accumulating) state_ = State::idle;
+  if (state_ == State::accumulating) {
+    state_ = State::idle;
+    ++micro_batches_;
+  }
   if (state_ == State::idle) return;
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
   take_leftovers();

@@ -49,7 +49,7 @@ class Reducer::Impl {
   void on_abandoned();
   void settle_abandoned();
   void require_hooks();
-  void begin();
+  void begin(std::optional<std::size_t> arrived = std::nullopt);
   void start_round(std::uint64_t weight);
   void keep_apart();
   std::optional<std::vector<bool>> predict_used();
@@ -73,7 +73,10 @@ class Reducer::Impl {
   void launch_rest();
   void settle();
   void require_same_round();
+  bool lacks_gradients() const;
+  bool any_rank_has(std::uint64_t bit) const;
   void raise_faults();
+  void compare_micro_batches();
   void correct_means();
   void learn();
   void share_unused();
@@ -90,7 +93,7 @@ class Reducer::Impl {
   const int plan_number_;  // among the plans made for the group
 
   std::shared_ptr<ControlRecord> record_;
-  ControlRecord::Field status_, left_, round_, plan_, samples_;
+  ControlRecord::Field status_, left_, round_, plan_, samples_, micro_;
   at::Tensor record_values_;  // float, on the CPU
   at::Tensor own_carrier_;    // undefined where the last bucket carries the record
 
@@ -113,6 +116,7 @@ class Reducer::Impl {
   std::vector<bool> unsynchronised_;  // has a gradient of a micro-batch that was not reduced
   State state_ = State::idle;
   int no_sync_depth_ = 0;
+  std::uint64_t micro_batches_ = 0;           // backwards under no_sync since the last reduction
   std::optional<std::uint64_t> own_samples_;  // of the next round
   bool is_shadow_ = false;                    // this round is one of a rank that has left its loop
   std::string fault_;                         // what went wrong on this rank in this round
@@ -121,6 +125,7 @@ class Reducer::Impl {
   bool warned_of_graph_ = false;
   bool warned_of_late_ = false;
   bool warned_of_sparse_ = false;
+  bool warned_of_micro_batches_ = false;
   std::mutex mutex_;
   std::unique_ptr<GradHooks> hooks_;
 };

@@ -20,6 +20,7 @@ namespace {
 // Bits of the control record's status.
 constexpr std::uint64_t kFaulty = 1;
 constexpr std::uint64_t kHasLate = 2;
+constexpr std::uint64_t kLacks = 4;
 
 // A new plan costs new buckets, so it has to bring something: buckets that leave this much earlier, as a part of the
 // whole backward.
@@ -67,10 +68,12 @@ at::Tensor& Reducer::Impl::carrier() {
 
 // Launches what has not left yet, full or not, so that all ranks do the same, and waits.
 void Reducer::Impl::complete_round() {
-  record_->set(status_, (fault_.empty() ? 0 : kFaulty) | (late_.is_empty() ? 0 : kHasLate));
+  record_->set(status_,
+               (fault_.empty() ? 0 : kFaulty) | (late_.is_empty() ? 0 : kHasLate) | (lacks_gradients() ? kLacks : 0));
   record_->set(round_, static_cast<std::uint64_t>(rounds_ + 1) & 0xFFFFFFFF);
   record_->set(plan_, static_cast<std::uint64_t>(plan_number_) & 0xFFFF);
   record_->set(samples_, weight_.own());
+  record_->set(micro_, std::min<std::uint64_t>(micro_batches_, 0xFFFF));
   record_->write(record_values_.mutable_data_ptr<float>());
   carrier().copy_(record_values_);
   queue_->close();
@@ -92,7 +95,9 @@ void Reducer::Impl::settle() {
   group_->mark_step(++rounds_);
   require_same_round();
   unsynchronised_.assign(unsynchronised_.size(), false);
+  micro_batches_ = 0;
   raise_faults();
+  compare_micro_batches();
   correct_means();
   if (all_have_left()) return;
   learn();
@@ -112,13 +117,48 @@ void Reducer::Impl::require_same_round() {
                               "; call backward() of the same wrapper, as often, on every rank");
 }
 
+// For the report of find_unused_parameters.
+bool Reducer::Impl::lacks_gradients() const {
+  if (!options_.find_unused_parameters) return false;
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (tensors_[i].numel() > 0 && queue_->arrivals(i) == 0) return true;
+  return false;
+}
+
+bool Reducer::Impl::any_rank_has(std::uint64_t bit) const {
+  for (int rank = 0; rank < group_->size(); ++rank)
+    if ((record_->value(status_, rank) & bit) != 0) return true;
+  return false;
+}
+
 void Reducer::Impl::raise_faults() {
-  bool is_faulty = false;
-  for (int rank = 0; rank < group_->size(); ++rank) is_faulty |= (record_->value(status_, rank) & kFaulty) != 0;
-  if (!is_faulty) return;
+  if (!any_rank_has(kFaulty)) return;
   const auto faults = group_->all_gather_bytes(fault_, {.label = "faults of this backward"});
   drop_gradients();
   throw GradientError(group_->origin(), "reducer", described(faults));
+}
+
+// A no_sync that lives on some ranks only pairs their later backwards with the others' earlier ones, which no size
+// shows. Where samples are counted, ranks may well take other numbers of micro-batches.
+void Reducer::Impl::compare_micro_batches() {
+  if (warned_of_micro_batches_ || options_.weight_by_samples || record_->is_same_on_all(micro_)) return;
+  std::vector<std::string> texts;
+  bool differ = false;
+  std::optional<std::uint64_t> first;
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    if (record_->value(left_, rank) != 0) continue;
+    const auto micro_batches = record_->value(micro_, rank);
+    differ |= micro_batches != first.value_or(micro_batches);
+    first = micro_batches;
+    texts.push_back(std::to_string(micro_batches) + " of rank " + std::to_string(rank));
+  }
+  if (!differ) return;
+  warned_of_micro_batches_ = true;
+  log::warn(
+      "reduction {} averages gradients that hold different numbers of backwards under no_sync: {}; right where the "
+      "ranks split a step into different numbers of micro-batches; but a no_sync that lives on some ranks only lets "
+      "weights differ between the ranks",
+      rounds_, joined(texts));
 }
 
 // Void: a step of the optimizer would change nothing.
@@ -130,12 +170,10 @@ void Reducer::Impl::drop_gradients() {
 }
 
 void Reducer::Impl::correct_means() {
-  bool is_late = false;
-  for (int rank = 0; rank < group_->size(); ++rank) is_late |= (record_->value(status_, rank) & kHasLate) != 0;
-  if (is_late) {
+  if (any_rank_has(kHasLate)) {
     std::vector<std::string> names;
     for (const auto i : late_.exchange(*group_, parameters_, *buckets_)) names.push_back(parameters_[i].name);
-    if (!std::exchange(warned_of_late_, true))
+    if (!options_.static_graph && !std::exchange(warned_of_late_, true))  // there it is the first step's alone
       log::warn(
           "gradients of {} came after their bucket had left and were averaged in a second exchange, as happens with "
           "recomputed blocks; static_graph avoids that where the graph is the same in every step",
@@ -154,7 +192,8 @@ void Reducer::Impl::learn() {
     for (std::size_t i = 0; i < expected_.size(); ++i) expected_[i] = queue_->arrivals(i);
     is_learned_ = true;
   }
-  if (options_.find_unused_parameters && !options_.static_graph) usage_.end_step(parameters_, *record_);
+  if (options_.find_unused_parameters && !options_.static_graph)
+    usage_.end_step(parameters_, *record_, any_rank_has(kLacks));
 }
 
 // One rank's order holds for all: rank 0's, unless it has left its loop. Gradients that it did not get come last.

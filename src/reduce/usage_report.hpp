@@ -21,8 +21,8 @@ class UsageReport {
   explicit UsageReport(std::size_t parameters) : used_(parameters, false) {}
 
   void add_search(std::chrono::nanoseconds time) { search_time_ += time; }
-  /// Flag i of `record`: some rank used parameter i in this step.
-  void end_step(const std::vector<Parameter>& parameters, const ControlRecord& record);
+  /// Flag i of `record`: some rank used parameter i in this step. `found_unused`: some rank did not use all.
+  void end_step(const std::vector<Parameter>& parameters, const ControlRecord& record, bool found_unused);
 
  private:
   void tell(const std::vector<Parameter>& parameters) const;

@@ -12,4 +12,11 @@ inline ::testing::AssertionResult contains(std::string_view text, std::string_vi
   return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
 }
 
+/// How often `part` stands in `text`.
+inline int count(std::string_view text, std::string_view part) {
+  int times = 0;
+  for (auto at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++times;
+  return times;
+}
+
 }  // namespace ddp::testing
