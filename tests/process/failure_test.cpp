@@ -132,7 +132,8 @@ TEST(Failure, AKilledRankZeroIsNamedWithinSeconds) {
 TEST(Failure, ARankThatLeavesEarlyIsNamedWithItsLastCall) {
   const auto outcomes = train(3, 1, 3, [] { std::exit(0); });
   EXPECT_EQ(outcomes[1].exit_code, 0) << outcomes[1].output;
-  expect_others_end_within(outcomes, 1, 3s, "all_reduce #4, step 3: rank 1 left the group after call #3, after 3 steps");
+  expect_others_end_within(outcomes, 1, 3s,
+                           "all_reduce #4, step 3: rank 1 left the group after call #3, after 3 steps");
 }
 
 TEST(Failure, ACallIsNotDisturbedByARankThatLeavesAfterIt) {
