@@ -84,9 +84,7 @@ Work comm::PlannedCalls::broadcast(ProcessGroup& group, at::Tensor& tensor, int 
   return group.impl_->start(std::move(plan), options);
 }
 
-int comm::PlannedCalls::add_plan(ProcessGroup& group) { return ++group.impl_->plans; }
-
-bool comm::PlannedCalls::has_several_plans(const ProcessGroup& group) { return group.impl_->plans > 1; }
+comm::PlanCounts& comm::PlannedCalls::plans(ProcessGroup& group) { return group.impl_->plans; }
 
 Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {
   comm::require_writable(tensor, device(), "reduce");

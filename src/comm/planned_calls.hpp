@@ -8,17 +8,16 @@
 
 namespace ddp::comm {
 
+struct PlanCounts;
+
 struct PlannedCalls {
   /// Collective. ProcessGroup::all_reduce_async of a sum, and broadcast_async, without their
   /// exchange of signatures. Where the ranks' tensors differ in size nonetheless, the backend ends the process.
   [[nodiscard]] static Work all_reduce(ProcessGroup& group, at::Tensor& tensor, const CallOptions& options = {});
   [[nodiscard]] static Work broadcast(ProcessGroup& group, at::Tensor& tensor, int root = 0,
                                       const CallOptions& options = {});
-
-  /// Collective. Says that one more plan is carried out over this group; returns its number, from 1.
-  static int add_plan(ProcessGroup& group);
-  /// True where several plans were made for this group, so that ranks could carry them out in different orders.
-  static bool has_several_plans(const ProcessGroup& group);
+  /// Of the plans over this group; see CallPlan.
+  static PlanCounts& plans(ProcessGroup& group);
 };
 
 }  // namespace ddp::comm

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/call_line.hpp"
+#include "comm/call_plan.hpp"
 #include "comm/session.hpp"
 #include "comm/signature.hpp"
 #include "comm/wire.hpp"
@@ -61,7 +62,7 @@ struct ProcessGroup::Impl {
   std::map<int, std::int64_t> sent, taken;  ///< messages to and from each rank
 
   int sub_groups_made = 0;
-  std::atomic<int> plans{0};  ///< of planned calls, ever made
+  comm::PlanCounts plans;
 
   int size() const { return environment.world_size; }
   bool is_alone() const { return !backend; }

@@ -1,7 +1,5 @@
 #include "reduce/bucket_flight.hpp"
 
-#include <ATen/ops/zeros.h>
-
 #include <string>
 #include <utility>
 
@@ -17,13 +15,6 @@ void BucketFlight::start(BucketSet& buckets) {
     stats_.buckets[b].bytes = buckets[b].bytes();
     stats_.buckets[b].parameters = buckets.plan()[b].size();
   }
-}
-
-void BucketFlight::require_same_plan(int plan_number) {
-  if (!comm::PlannedCalls::has_several_plans(*group_)) return;
-  // The number is the size, which is what the ranks compare.
-  auto token = at::zeros({plan_number}, at::device(group_->device()).dtype(at::kByte));
-  group_->all_reduce(token, ReduceOp::sum, {.label = "a step of wrapper " + std::to_string(plan_number)});
 }
 
 void BucketFlight::launch(BucketSet& buckets, std::size_t bucket) {

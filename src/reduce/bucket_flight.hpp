@@ -21,9 +21,6 @@ class BucketFlight {
       : group_(std::move(group)), hook_(std::move(hook)) {}
 
   void start(BucketSet& buckets);
-  /// Collective where other reducers use this group too, silent else: before any bucket moves, all ranks find out that
-  /// they mean the same reducer. Errors: CallMismatchError.
-  void require_same_plan(int plan_number);
   void mark_full(std::size_t bucket) { stats_.buckets[bucket].full = elapsed(); }
   /// Collective, in the same order on all ranks. Starts the bucket's way.
   void launch(BucketSet& buckets, std::size_t bucket);

@@ -63,7 +63,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
       tensors_(tensors_of(parameters_)),
       layouts_(layouts_of(parameters_)),
       group_(std::move(group)),
-      plan_number_(comm::PlannedCalls::add_plan(*group_)),
+      calls_(group_),
       record_(std::move(record)),
       status_(record_->add("status", 1)),
       left_(record_->add("left", 1)),
@@ -181,7 +181,7 @@ void Reducer::Impl::start_round(std::uint64_t weight) {
   queue_->start(expected_);
   flight_.start(*buckets_);
   try {
-    flight_.require_same_plan(plan_number_);
+    calls_.require_same(0, "backward");
     if (options_.weight_by_samples && rounds_ == 0) {
       auto total = at::zeros({1}, at::device(group_->device()).dtype(at::kLong));
       total.fill_(static_cast<std::int64_t>(weight_.own()));
@@ -289,7 +289,9 @@ void Reducer::Impl::write(std::size_t index, const at::Tensor& gradient) {
 }
 
 void Reducer::Impl::launch_full_buckets() {
-  if (state_ == State::broken || (!options_.overlap && !queue_->is_closed())) return;
+  // Buckets of several reducers over one group would leave in the order of their gradients, which ranks may not share.
+  const bool may_overlap = options_.overlap && calls_.is_alone();
+  if (state_ == State::broken || (!may_overlap && !queue_->is_closed())) return;
   while (const auto bucket = queue_->pop()) {
     try {
       flight_.launch(*buckets_, *bucket);
@@ -354,6 +356,7 @@ std::int64_t Reducer::rounds() const { return impl_->rounds(); }
 int Reducer::lowest_active() const { return impl_->lowest_active(); }
 std::int64_t Reducer::bucket_bytes() const { return impl_->buckets().bytes(); }
 const BucketPlan& Reducer::plan() const { return impl_->buckets().plan(); }
+const comm::CallPlan& Reducer::calls() const { return impl_->calls(); }
 const ReducerStats& Reducer::stats() const { return impl_->stats(); }
 
 }  // namespace ddp

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/call_plan.hpp"
 #include "ddp/comm_hook.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/reducer_stats.hpp"
@@ -76,6 +77,8 @@ class Reducer {
   /// The lowest rank that was in its loop in the last reduction; 0 before the first.
   int lowest_active() const;
 
+  /// Which calls over the group are this reducer's.
+  const comm::CallPlan& calls() const;
   /// Bytes of all buckets.
   std::int64_t bucket_bytes() const;
   const BucketPlan& plan() const;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/call_plan.hpp"
 #include "reduce/bucket_flight.hpp"
 #include "reduce/bucket_set.hpp"
 #include "reduce/grad_hooks.hpp"
@@ -35,6 +36,7 @@ class Reducer::Impl {
   std::int64_t rounds() const { return rounds_; }
   int lowest_active() const;
   const BucketSet& buckets() const { return *buckets_; }
+  const comm::CallPlan& calls() const { return calls_; }
   const ReducerStats& stats() const { return flight_.last(); }
 
  private:
@@ -90,7 +92,7 @@ class Reducer::Impl {
   std::vector<at::Tensor> tensors_;
   std::vector<ParameterLayout> layouts_;
   std::shared_ptr<ProcessGroup> group_;
-  const int plan_number_;  // among the plans made for the group
+  comm::CallPlan calls_;
 
   std::shared_ptr<ControlRecord> record_;
   ControlRecord::Field status_, left_, round_, plan_, samples_, micro_;

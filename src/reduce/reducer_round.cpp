@@ -71,7 +71,7 @@ void Reducer::Impl::complete_round() {
   record_->set(status_,
                (fault_.empty() ? 0 : kFaulty) | (late_.is_empty() ? 0 : kHasLate) | (lacks_gradients() ? kLacks : 0));
   record_->set(round_, static_cast<std::uint64_t>(rounds_ + 1) & 0xFFFFFFFF);
-  record_->set(plan_, static_cast<std::uint64_t>(plan_number_) & 0xFFFF);
+  record_->set(plan_, static_cast<std::uint64_t>(calls_.number()) & 0xFFFF);
   record_->set(samples_, weight_.own());
   record_->set(micro_, std::min<std::uint64_t>(micro_batches_, 0xFFFF));
   record_->write(record_values_.mutable_data_ptr<float>());

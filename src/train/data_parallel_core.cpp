@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "comm/call_plan.hpp"
 #include "ddp/log.hpp"
 #include "reduce/broadcast.hpp"
 #include "reduce/reducer.hpp"
@@ -150,10 +151,16 @@ struct DataParallelCore::Impl {
   std::int64_t buffers_sent_in = -1;            // while joining: the round for which they were sent
   std::vector<ModelTensor> tensors;             // that all ranks hold in common
   std::vector<Parameter> frozen;                // when the module was wrapped
-  std::unique_ptr<CoalescedBroadcast> buffers;  // null in a world of one
+  std::unique_ptr<CoalescedBroadcast> buffers;  // null in a world of one and without buffers
+  std::unique_ptr<comm::CallPlan> calls;        // of buffers, where there is no reducer
   std::unique_ptr<Reducer> reducer;             // null in a world of one and without trainable parameters
 
+  const torch::nn::Module* module = nullptr;  // whose parameters are searched, or null
+  std::unordered_set<const c10::TensorImpl*> known;
+
+  void require_known_parameters() const;
   void send_buffers(bool training);
+  void send_buffers_of(int root);
 };
 
 DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
@@ -180,7 +187,8 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
   verify_same_model(text_of(options, parameters), impl_->tensors, *impl_->group);
   copy_from(0);
-  impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers_of(impl_->tensors));
+  const auto buffers = buffers_of(impl_->tensors);
+  if (!buffers.empty()) impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers);
   impl_->frozen = frozen(impl_->tensors);
   const bool has_cores = has_core_for_each_rank(*impl_->group);
   reducer.overlap = options.overlap_communication.value_or(has_cores);
@@ -190,6 +198,10 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
     impl_->reducer =
         std::make_unique<Reducer>(std::move(parameters), impl_->group, reducer,
                                   std::make_shared<ControlRecord>(impl_->group->rank(), impl_->group->size()));
+  if (impl_->buffers && !impl_->reducer) impl_->calls = std::make_unique<comm::CallPlan>(impl_->group);
+  if (!impl_->reducer || !(options.find_unused_parameters || options.static_graph)) return;
+  impl_->module = &module;
+  for (const auto& parameter : module.parameters()) impl_->known.insert(parameter.unsafeGetTensorImpl());
 }
 
 DataParallelCore::~DataParallelCore() = default;
@@ -200,6 +212,7 @@ void DataParallelCore::before_forward(bool training) {
     if (tensor.requires_grad())
       throw std::logic_error("ddp: " + name + " was frozen when the module was wrapped and requires gradients now; " +
                              "they would not be averaged: destroy the wrapper and wrap the module again");
+  impl_->require_known_parameters();
   if (impl_->reducer) impl_->reducer->arm();
   impl_->send_buffers(training);
 }
@@ -209,10 +222,30 @@ void DataParallelCore::before_forward(bool training) {
 void DataParallelCore::Impl::send_buffers(bool training) {
   if (!broadcast_buffers || !buffers) return;
   if (!is_joining) {
-    if (training && (!reducer || reducer->synchronises())) buffers->run(*group);
+    if (training && (!reducer || reducer->synchronises())) send_buffers_of(0);
   } else if (reducer && std::exchange(buffers_sent_in, reducer->rounds()) != reducer->rounds()) {
-    buffers->run(*group, reducer->lowest_active());
+    send_buffers_of(reducer->lowest_active());
   }
+}
+
+void DataParallelCore::Impl::send_buffers_of(int root) {
+  (reducer ? reducer->calls() : *calls).require_same(1, "forward");
+  buffers->run(*group, root);
+}
+
+// Where parameters may be unused, one that was replaced would look so, and the new one would go without an average.
+void DataParallelCore::Impl::require_known_parameters() const {
+  if (module == nullptr) return;
+  bool all_known = true;
+  module->apply([&](const torch::nn::Module& part) {
+    for (const auto& entry : part.named_parameters(false))
+      all_known &= !entry.value().defined() || known.count(entry.value().unsafeGetTensorImpl()) > 0;
+  });
+  if (all_known) return;
+  for (const auto& entry : module->named_parameters())
+    if (known.count(entry.value().unsafeGetTensorImpl()) == 0)
+      throw std::logic_error("ddp: " + entry.key() + " was registered or replaced after wrapping, so that it would " +
+                             "not be averaged; wrap the module after that");
 }
 
 void DataParallelCore::set_joining(bool on) {

@@ -4,6 +4,8 @@
 #include <malloc.h>
 
 #include <fstream>
+#include <functional>
+#include <string>
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "support/ranks.hpp"
@@ -29,10 +31,11 @@ struct WideImpl : torch::nn::Module {
   std::vector<torch::Tensor> weights;
 };
 
-std::int64_t peak_bytes() {
+// "VmHWM:", the largest so far, or "VmRSS:".
+std::int64_t resident_bytes(const std::string& kind) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)
-    if (word == "VmHWM:") {
+    if (word == kind) {
       std::int64_t kibibytes = 0;
       status >> kibibytes;
       return kibibytes * 1024;
@@ -54,9 +57,9 @@ double peak_in_gradients(const std::shared_ptr<ProcessGroup>& group, bool views)
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   train(std::make_shared<WideImpl>(1), group, views);  // the code's own pages count as well: touch them before
   const auto net = std::make_shared<WideImpl>(kElements);
-  const auto before = peak_bytes();
+  const auto before = resident_bytes("VmHWM:");
   train(net, group, views);
-  return static_cast<double>(peak_bytes() - before) / static_cast<double>(kParameters * kElements * 4);
+  return static_cast<double>(resident_bytes("VmHWM:") - before) / static_cast<double>(kParameters * kElements * 4);
 }
 
 TEST(Memory, OfGradientsIsHeldOnceWithViewsAndTwiceWithout) {  // R33
@@ -65,6 +68,42 @@ TEST(Memory, OfGradientsIsHeldOnceWithViewsAndTwiceWithout) {  // R33
     const auto peak = peak_in_gradients(group, false);
     EXPECT_LE(peak, 2.1);
     EXPECT_GE(peak, 1.9);
+  });
+}
+
+void expect_little_growth(int warm_up, int times, const std::function<void(int)>& act) {
+  for (int i = 0; i < warm_up; ++i) act(i);
+  malloc_trim(0);
+  const auto before = resident_bytes("VmRSS:");
+  for (int i = 0; i < times; ++i) act(i);
+  malloc_trim(0);
+  EXPECT_LT(resident_bytes("VmRSS:") - before, 2 << 20);
+}
+
+TEST(Memory, DoesNotGrowOverStepsOfChangingSizeAndRoute) {  // R24
+  run_ranks(2, [](const auto& group) {
+    for (const auto& options :
+         {DistributedDataParallelOptions{}, DistributedDataParallelOptions{.find_unused_parameters = true}}) {
+      Perceptron net(7, torch::kFloat);
+      DistributedDataParallel model(net, group, options);
+      expect_little_growth(50, 300, [&](int step) {
+        const auto batch = Batch::of_step(step, 2 + 2 * (step % 40), torch::kFloat);
+        net->zero_grad();
+        squared_error(model(batch.input), batch.target).backward();
+        auto metric = torch::ones({step + 1});
+        group->all_reduce(metric);
+      });
+    }
+  });
+}
+
+TEST(Memory, ComesBackFromWrappersThatAreGone) {  // R24
+  run_ranks(2, [](const auto& group) {
+    expect_little_growth(5, 50, [&](int) {
+      const auto net = std::make_shared<WideImpl>(1 << 14);  // 3 MiB
+      DistributedDataParallel model(net, group);
+      for (int step = 0; step < 2; ++step) model(torch::full({}, 1.0 + group->rank())).backward();
+    });
   });
 }
 

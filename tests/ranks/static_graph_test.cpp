@@ -17,9 +17,7 @@ using Group = std::shared_ptr<ProcessGroup>;
 using Route = std::vector<int>;
 
 const DistributedDataParallelOptions kStatic{.static_graph = true};
-const DistributedDataParallelOptions kStaticBucketEach{.bucket_cap_mb = kBucketEach.bucket_cap_mb,
-                                                       .first_bucket_cap_mb = kBucketEach.first_bucket_cap_mb,
-                                                       .static_graph = true};
+const auto kStaticBucketEach = with_bucket_each(kStatic);
 
 std::shared_ptr<RoutesImpl> make_routes() { return std::make_shared<RoutesImpl>(); }
 std::shared_ptr<RecomputedImpl> make_recomputed() { return std::make_shared<RecomputedImpl>(); }

@@ -32,9 +32,7 @@ using Group = std::shared_ptr<ProcessGroup>;
 using Route = std::vector<int>;
 
 const DistributedDataParallelOptions kFindUnused{.find_unused_parameters = true};
-const DistributedDataParallelOptions kFindUnusedBucketEach{.bucket_cap_mb = kBucketEach.bucket_cap_mb,
-                                                           .first_bucket_cap_mb = kBucketEach.first_bucket_cap_mb,
-                                                           .find_unused_parameters = true};
+const auto kFindUnusedBucketEach = with_bucket_each(kFindUnused);
 
 std::shared_ptr<RoutesImpl> make_routes() { return std::make_shared<RoutesImpl>(); }
 

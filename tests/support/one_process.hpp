@@ -18,7 +18,16 @@
 namespace ddp::testing {
 
 /// Small enough that every parameter of these networks has a bucket of its own.
-inline const DistributedDataParallelOptions kBucketEach{.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6};
+inline const DistributedDataParallelOptions kBucketEach{
+    .bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6, .overlap_communication = true};
+
+/// `options` with as many buckets, which leave early also where ranks share cores.
+inline DistributedDataParallelOptions with_bucket_each(DistributedDataParallelOptions options) {
+  options.bucket_cap_mb = kBucketEach.bucket_cap_mb;
+  options.first_bucket_cap_mb = kBucketEach.first_bucket_cap_mb;
+  options.overlap_communication = kBucketEach.overlap_communication;
+  return options;
+}
 
 /// Layers [n, 4] to [n, 4] in float64, of which each call uses those of its route, in its order.
 struct RoutesImpl : torch::nn::Module {
@@ -125,9 +134,8 @@ void everywhere(const DistributedDataParallelOptions& options, const Run& run) {
     run_ranks(world, [&](const std::shared_ptr<ProcessGroup>& group) {
       for (const bool views : {true, false})
         for (const bool many : {true, false}) {
-          auto variant = options;
+          auto variant = many ? with_bucket_each(options) : options;
           variant.gradient_as_bucket_view = views;
-          if (many) variant.bucket_cap_mb = variant.first_bucket_cap_mb = kBucketEach.bucket_cap_mb;
           SCOPED_TRACE("views " + std::to_string(views) + ", many buckets " + std::to_string(many));
           run(group, variant);
         }
