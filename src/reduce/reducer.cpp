@@ -85,6 +85,10 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
   record_values_ = at::zeros({elements}, at::kFloat);
   auto plan = plan_buckets(layouts_, options_.caps, registration_order(parameters_));
   if (options_.comm_hook || plan.empty()) own_carrier_ = at::zeros({elements}, at::device(group_->device()));
+  if (!calls_.is_alone())
+    log::info(
+        "DistributedDataParallel: another wrapper of this group lives, so buckets of both leave at the end of their "
+        "backward, each after a call that compares the ranks; a group for each, by new_group(), saves that");
   order_is_agreed_ = plan.size() < 2;
   use_plan(std::move(plan));
   hooks_ = std::make_unique<GradHooks>(tensors_, GradEvents{.on_backward = [this] { on_backward(); },

@@ -179,6 +179,20 @@ TEST(Wrappers, UnderNoSyncOnOneRankOnlyMakeRankZeroSaySo) {
   });
 }
 
+TEST(Wrappers, OverOneGroupMakeRankZeroSayWhatThatCosts) {
+  run_ranks(2, [](const Group& group) {
+    const auto said_by = [&](const auto& act) {
+      ::testing::internal::CaptureStderr();
+      act();
+      return ::testing::internal::GetCapturedStderr();
+    };
+    const auto* const words = "another wrapper of this group lives";
+    EXPECT_EQ(count(said_by([&] { DistributedDataParallel alone(Routes(), group); }), words), 0);
+    EXPECT_EQ(count(said_by([&] { Pair pair(group); }), words), group->rank() == 0 ? 1 : 0);
+    EXPECT_EQ(count(said_by([&] { DistributedDataParallel alone(Routes(), group); }), words), 0);
+  });
+}
+
 std::ptrdiff_t entries_of(const char* folder) {
   return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
 }
