@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,13 +19,16 @@ constexpr int kRanks = 2;
 constexpr int kSteps = 50;
 constexpr int kRowsOfARank = 6;
 
-// [n, 3, 8, 8] to [n, 10].
+// [n, 3, 8, 8] to [n, 10]. A branching one has a layer that not every forward uses.
 struct NetImpl : nn::Module {
-  torch::Tensor forward(torch::Tensor x) {
+  explicit NetImpl(bool branches) {
+    if (branches) branch = register_module("branch", nn::Linear(32, 10));
+  }
+  torch::Tensor forward(torch::Tensor x, bool uses_branch) {
     x = torch::relu(bn1(conv1(x)));
     x = torch::relu(bn2(conv2(x)));
     x = torch::relu(bn3(fc1(x.flatten(1))));
-    return fc2(x);
+    return uses_branch ? fc2(x) + branch(x) : fc2(x);
   }
   nn::Conv2d conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)));
   nn::BatchNorm2d bn1 = register_module("bn1", nn::BatchNorm2d(8));
@@ -35,15 +37,28 @@ struct NetImpl : nn::Module {
   nn::Linear fc1 = register_module("fc1", nn::Linear(256, 32));
   nn::BatchNorm1d bn3 = register_module("bn3", nn::BatchNorm1d(32));
   nn::Linear fc2 = register_module("fc2", nn::Linear(32, 10));
+  nn::Linear branch{nullptr};
 };
 TORCH_MODULE(Net);
 
 using Parameters = std::vector<torch::Tensor>;
 
+// As in python_parity.py, whose words the names are made of.
 struct Case {
-  const char* name;
-  bool accumulates;
-  std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters)> make_optimizer;
+  std::string name;
+
+  bool has(const char* word) const { return name.find(word) != std::string::npos; }
+  bool accumulates() const { return has("no_sync"); }
+  bool branches() const { return has("unused") || has("static"); }
+  // By one rank, by the other or by none, in turn; a static graph never has the branch.
+  bool uses_branch(int micro_batch, int rank) const { return has("unused") && (micro_batch + rank) % 3 == 0; }
+  ddp::DistributedDataParallelOptions options() const {
+    return {.bucket_cap_mb = 0.01,
+            .first_bucket_cap_mb = 0.01,
+            .broadcast_buffers = !has("local_buffers"),
+            .find_unused_parameters = has("unused"),
+            .static_graph = has("static")};
+  }
 };
 
 std::unique_ptr<torch::optim::Optimizer> sgd(Parameters parameters) {
@@ -56,7 +71,8 @@ std::unique_ptr<torch::optim::Optimizer> adamw(Parameters parameters) {
 }
 
 const std::vector<Case> kCases{
-    {"sgd", false, sgd}, {"sgd_no_sync", true, sgd}, {"adamw", false, adamw}, {"adamw_no_sync", true, adamw}};
+    {"sgd"},          {"sgd_no_sync"},        {"adamw"},      {"adamw_no_sync"},    {"sgd_unused"},
+    {"adamw_unused"}, {"sgd_unused_no_sync"}, {"sgd_static"}, {"sgd_local_buffers"}};
 
 void write(std::ofstream& file, const torch::Tensor& tensor) {
   const auto dense = tensor.detach().to(torch::kFloat).contiguous();
@@ -64,29 +80,30 @@ void write(std::ofstream& file, const torch::Tensor& tensor) {
 }
 
 // This rank's rows of a micro-batch that all ranks draw alike.
-torch::Tensor loss_of(const std::function<torch::Tensor(torch::Tensor)>& model, int micro_batch, int rank) {
+template <class Model>
+torch::Tensor loss_of(Model& model, const Case& which, int micro_batch, int rank) {
   torch::manual_seed(static_cast<std::uint64_t>(1000 + micro_batch));
   const auto input = torch::randn({kRanks * kRowsOfARank, 3, 8, 8});
   const auto target = torch::randint(10, {kRanks * kRowsOfARank}, torch::kLong);
-  return nn::functional::cross_entropy(model(input.chunk(kRanks)[rank]), target.chunk(kRanks)[rank]);
+  return nn::functional::cross_entropy(model(input.chunk(kRanks)[rank], which.uses_branch(micro_batch, rank)),
+                                       target.chunk(kRanks)[rank]);
 }
 
 void train(const Case& which, const std::shared_ptr<ddp::ProcessGroup>& group, std::ofstream& file) {
   const int rank = group->rank();
   torch::manual_seed(static_cast<std::uint64_t>(7 + rank));  // rank 0's weights must reach rank 1
-  Net net;
-  ddp::DistributedDataParallel model(net, group, {.bucket_cap_mb = 0.01, .first_bucket_cap_mb = 0.01});
-  const auto optimizer = which.make_optimizer(model->parameters());
-  const auto forward = [&](const torch::Tensor& input) { return model(input); };
+  Net net(which.branches());
+  ddp::DistributedDataParallel model(net, group, which.options());
+  const auto optimizer = which.has("sgd") ? sgd(model->parameters()) : adamw(model->parameters());
   for (int step = 0; step < kSteps; ++step) {
     optimizer->zero_grad();
-    if (which.accumulates && step % 3 == 1) {
+    if (which.accumulates() && step % 3 == 1) {
       const auto guard = model->no_sync();
-      const auto loss = loss_of(forward, kSteps + step, rank);
+      const auto loss = loss_of(model, which, kSteps + step, rank);
       loss.backward();
       write(file, loss);
     }
-    const auto loss = loss_of(forward, step, rank);
+    const auto loss = loss_of(model, which, step, rank);
     loss.backward();
     write(file, loss);
     optimizer->step();

@@ -24,12 +24,31 @@ import tempfile
 RANKS = 2
 STEPS = 50
 ROWS_OF_A_RANK = 6
-CASES = ("sgd", "sgd_no_sync", "adamw", "adamw_no_sync")
+# What is trained, in words: the optimizer, then
+#   no_sync        every third step has two micro-batches
+#   unused         find_unused_parameters, and a layer that one rank, the other or none uses
+#   static         static_graph, and a layer that is never used
+#   local_buffers  broadcast_buffers off
+CASES = (
+    "sgd",
+    "sgd_no_sync",
+    "adamw",
+    "adamw_no_sync",
+    "sgd_unused",
+    "adamw_unused",
+    "sgd_unused_no_sync",
+    "sgd_static",
+    "sgd_local_buffers",
+)
 TIMEOUT = 50
 
 
 def accumulates_in(name, step):
     return name.endswith("_no_sync") and step % 3 == 1
+
+
+def branches(name):
+    return "unused" in name or "static" in name
 
 
 def train_rank(rank, folder):
@@ -39,7 +58,7 @@ def train_rank(rank, folder):
     from torch.nn import functional
 
     class Net(nn.Module):
-        def __init__(self):
+        def __init__(self, branches):
             super().__init__()
             self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
             self.bn1 = nn.BatchNorm2d(8)
@@ -48,12 +67,14 @@ def train_rank(rank, folder):
             self.fc1 = nn.Linear(256, 32)
             self.bn3 = nn.BatchNorm1d(32)
             self.fc2 = nn.Linear(32, 10)
+            if branches:
+                self.branch = nn.Linear(32, 10)
 
-        def forward(self, x):
+        def forward(self, x, uses_branch):
             x = torch.relu(self.bn1(self.conv1(x)))
             x = torch.relu(self.bn2(self.conv2(x)))
             x = torch.relu(self.bn3(self.fc1(x.flatten(1))))
-            return self.fc2(x)
+            return self.fc2(x) + self.branch(x) if uses_branch else self.fc2(x)
 
     class CppAdamW(torch.optim.Optimizer):
         def __init__(self, parameters, lr):
@@ -65,6 +86,8 @@ def train_rank(rank, folder):
             for group in self.param_groups:
                 lr = group["lr"]
                 for parameter in group["params"]:
+                    if parameter.grad is None:
+                        continue
                     state = self.state[parameter]
                     if not state:
                         state.update(step=0, mean=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
@@ -83,11 +106,12 @@ def train_rank(rank, folder):
             return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4, foreach=False)
         return CppAdamW(parameters, lr=0.002)
 
-    def loss_of(model, micro_batch):
+    def loss_of(model, name, micro_batch):
+        uses_branch = "unused" in name and (micro_batch + rank) % 3 == 0
         torch.manual_seed(1000 + micro_batch)
         inputs = torch.randn(RANKS * ROWS_OF_A_RANK, 3, 8, 8)
         targets = torch.randint(10, (RANKS * ROWS_OF_A_RANK,))
-        return functional.cross_entropy(model(inputs.chunk(RANKS)[rank]), targets.chunk(RANKS)[rank])
+        return functional.cross_entropy(model(inputs.chunk(RANKS)[rank], uses_branch), targets.chunk(RANKS)[rank])
 
     def train(name, file):
         def write(tensor):
@@ -95,15 +119,21 @@ def train_rank(rank, folder):
             file.write(ctypes.string_at(dense.data_ptr(), dense.nbytes))
 
         torch.manual_seed(7 + rank)
-        net = Net()
-        model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.01)
+        net = Net(branches(name))
+        model = nn.parallel.DistributedDataParallel(
+            net,
+            bucket_cap_mb=0.01,
+            find_unused_parameters="unused" in name,
+            static_graph="static" in name,
+            **({"broadcast_buffers": False} if "local_buffers" in name else {}),
+        )
         optimizer = optimizer_of(name, model.parameters())
         for step in range(STEPS):
             optimizer.zero_grad()
             micro_batches = [STEPS + step, step] if accumulates_in(name, step) else [step]
             for micro_batch in micro_batches:
                 with contextlib.nullcontext() if micro_batch == step else model.no_sync():
-                    loss = loss_of(model, micro_batch)
+                    loss = loss_of(model, name, micro_batch)
                     loss.backward()
                 write(loss)
             optimizer.step()
@@ -115,9 +145,9 @@ def train_rank(rank, folder):
     for name in CASES:
         with open(f"{folder}/python.{name}.{rank}", "wb") as file:
             train(name, file)
-    if rank == 0:
-        net = Net()
-        with open(f"{folder}/layout", "w") as file:
+    for name in CASES if rank == 0 else ():
+        net = Net(branches(name))
+        with open(f"{folder}/layout.{name}", "w") as file:
             for role, tensors in ("parameter", net.named_parameters()), ("buffer", net.named_buffers()):
                 file.writelines(f"{role} {key} {tensor.numel()}\n" for key, tensor in tensors)
     dist.barrier()
@@ -126,7 +156,7 @@ def train_rank(rank, folder):
 
 def layout_of(folder, name, rank):
     """Step, name, elements of what is written, in its order, and whether it must be equal."""
-    with open(f"{folder}/layout") as file:
+    with open(f"{folder}/layout.{name}") as file:
         tensors = [(role, key, int(elements)) for role, key, elements in (line.split() for line in file)]
     for step in range(STEPS):
         two_forwards = accumulates_in(name, step)

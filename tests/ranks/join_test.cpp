@@ -93,7 +93,8 @@ std::vector<at::Tensor> state_of(const torch::optim::Optimizer& optimizer,
 
 struct Uneven {
   std::vector<int> batches;  // of each rank
-  DistributedDataParallelOptions options = {.bucket_cap_mb = kManyBucketsCap, .first_bucket_cap_mb = kManyBucketsCap};
+  DistributedDataParallelOptions options = {
+      .bucket_cap_mb = kManyBucketsCap, .first_bucket_cap_mb = kManyBucketsCap, .overlap_communication = true};
   JoinOptions join = {};
   MakeOptimizer make_optimizer = sgd_with_momentum;
   int epochs = 1;         // in each, every rank has its neighbour's number of batches of the one before

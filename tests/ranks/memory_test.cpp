@@ -43,29 +43,42 @@ std::int64_t resident_bytes(const std::string& kind) {
   return -1;
 }
 
-void train(const std::shared_ptr<WideImpl>& net, const std::shared_ptr<ProcessGroup>& group, bool views) {
-  DistributedDataParallel model(net, group, {.gradient_as_bucket_view = views});
+constexpr double kByte = 1.0 / (1 << 20);
+
+void train(const std::shared_ptr<WideImpl>& net, const std::shared_ptr<ProcessGroup>& group, bool views, double cap) {
+  DistributedDataParallel model(net, group,
+                                {.bucket_cap_mb = cap, .first_bucket_cap_mb = cap, .gradient_as_bucket_view = views});
   for (int step = 0; step < 3; ++step) {
     net->zero_grad();
     model(torch::full({}, 1.0 + group->rank())).backward();
-    EXPECT_EQ(net->weights[0].grad()[0].item<float>(), 1.5F);
+    for (const auto& weight : net->weights) EXPECT_EQ(weight.grad()[0].item<float>(), 1.5F);
   }
 }
 
-double peak_in_gradients(const std::shared_ptr<ProcessGroup>& group, bool views) {
+double peak_in_gradients(const std::shared_ptr<ProcessGroup>& group, bool views, double cap) {
   // Memory that is freed goes back at once: what the allocator would keep, some 30 MB, is not counted.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  train(std::make_shared<WideImpl>(1), group, views);  // the code's own pages count as well: touch them before
+  train(std::make_shared<WideImpl>(1), group, views, cap);  // the code's own pages count as well: touch them before
   const auto net = std::make_shared<WideImpl>(kElements);
   const auto before = resident_bytes("VmHWM:");
-  train(net, group, views);
+  train(net, group, views, cap);
   return static_cast<double>(resident_bytes("VmHWM:") - before) / static_cast<double>(kParameters * kElements * 4);
 }
 
-TEST(Memory, OfGradientsIsHeldOnceWithViewsAndTwiceWithout) {  // R33
-  run_ranks(2, [](const auto& group) { EXPECT_LE(peak_in_gradients(group, true), 1.1); });
-  run_ranks(2, [](const auto& group) {
-    const auto peak = peak_in_gradients(group, false);
+// A bucket for each parameter, PyTorch's default, and one bucket for all.
+class MemoryWithBucketsOf : public ::testing::TestWithParam<double> {};
+std::string name_of(const ::testing::TestParamInfo<double>& cap) {
+  return std::vector<std::string>{"OneByte", "25MB", "10GB"}[cap.index];
+}
+INSTANTIATE_TEST_SUITE_P(Caps, MemoryWithBucketsOf, ::testing::Values(kByte, 25.0, 10240.0), name_of);
+
+TEST_P(MemoryWithBucketsOf, HoldsGradientsOnceWithViews) {  // R33
+  run_ranks(2, [this](const auto& group) { EXPECT_LE(peak_in_gradients(group, true, GetParam()), 1.1); });
+}
+
+TEST_P(MemoryWithBucketsOf, HoldsGradientsTwiceWithoutViews) {  // R33
+  run_ranks(2, [this](const auto& group) {
+    const auto peak = peak_in_gradients(group, false, GetParam());
     EXPECT_LE(peak, 2.1);
     EXPECT_GE(peak, 1.9);
   });

@@ -72,7 +72,8 @@ TEST(ReducerStats, CountReductionsOnly) {
 TEST(ReducerStats, ShowThatABucketLeftBeforeTheBackwardWasOver) {
   run_ranks(2, [](const Group& group) {
     const auto net = std::make_shared<WaitsForMeanImpl>();
-    DistributedDataParallel model(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+    DistributedDataParallel model(net, group,
+                                  {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6, .overlap_communication = true});
     EXPECT_TRUE(averages_while_backward_runs(model, *net, group->rank()));
     const auto& stats = model->reducer_stats();
     ASSERT_EQ(stats.buckets.size(), 2u);
