@@ -1,5 +1,6 @@
 #include "comm/roll_call.hpp"
 
+#include <algorithm>
 #include <sstream>
 #include <thread>
 
@@ -53,11 +54,14 @@ void RollCall::arrive(const Arrival& self) {
   store_->set(key_of(index), packed(self));
 }
 
-void RollCall::give_up() const noexcept {
+void RollCall::give_up(bool all) const noexcept {
   try {
     store_->add("refusals", 1);
     const auto deadline = Clock::now() + kCourtesy;
-    while (environment_.rank == 0 && store_->add("refusals", 0) < store_->add("arrivals", 0) && Clock::now() < deadline)
+    const auto awaited = [&] {
+      return std::max<std::int64_t>(store_->add("arrivals", 0), all ? environment_.world_size : 0);
+    };
+    while (environment_.rank == 0 && store_->add("refusals", 0) < awaited() && Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
   } catch (const std::exception&) {  // the store is gone, and with it whoever could want to know
   }

@@ -33,9 +33,9 @@ class RollCall {
   /// Announces this rank to all.
   void arrive(const Arrival& self);
 
-  /// This rank gives up. Rank 0, with whom the store ends, stays a moment until all who are here
-  /// have done so too: they have then seen what is wrong for themselves.
-  void give_up() const noexcept;
+  /// This rank gives up. Rank 0, with whom the store ends, stays a moment until all who are here, or `all` who are to
+  /// come, have done so too: they have then seen what is wrong for themselves.
+  void give_up(bool all) const noexcept;
 
   /// Collective. Returns every rank's arrival, in rank order. `on_arrival` sees each as it comes,
   /// `poll` is called between looks and may throw to end the wait.

@@ -90,7 +90,7 @@ std::shared_ptr<Session> Session::join(const Environment& environment, const std
           look_whose();
         });
   } catch (const Error& error) {
-    roll.give_up();
+    roll.give_up(dynamic_cast<const ConfigError*>(&error) != nullptr);  // one that comes late is to learn it, too
     session->fail(error.what());
     session->leave();
     throw;
