@@ -5,16 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <csignal>
-#include <numeric>
 #include <optional>
 
-#include "base/exit_code.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/metrics.hpp"
-#include "ddp/run.hpp"
 #include "support/ranks.hpp"
-#include "support/text.hpp"
 #include "support/training.hpp"
 
 namespace ddp {
@@ -26,14 +21,6 @@ using Group = std::shared_ptr<ProcessGroup>;
 using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
 constexpr double kManyBucketsCap = 0.0001;
-
-struct NormedImpl : torch::nn::Module {
-  NormedImpl() { to(torch::kDouble); }
-  torch::Tensor forward(const torch::Tensor& x) { return last(torch::tanh(norm(first(x)))); }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 6));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(6));
-  torch::nn::Linear last = register_module("last", torch::nn::Linear(6, 4));
-};
 
 // Its data decide which branch a rank takes; `idle` is used by nobody.
 struct BranchingImpl : torch::nn::Module {
@@ -241,12 +228,12 @@ TEST(Join, LetsAnyRankLeaveFirstOrAllAtOnceOrWithoutABatch) {
 
 TEST(Join, LeavesTheBuffersOfTheLastActiveRank) {  // R38
   for (const auto& batches : {kTwoThreeFive, {4, 1, 2}, {0, 3, 3}})
-    Uneven{.batches = batches}.expect_as_alone<NormedImpl>();
+    Uneven{.batches = batches}.expect_as_alone<BatchNormedImpl>();
 }
 
 TEST(Join, WithoutAStepCopiesWeightsAndBuffersOfTheLastActiveRank) {
   for (const auto& batches : {kTwoThreeFive, {4, 1, 2}, {0, 3, 3}})
-    Uneven{.batches = batches, .steps_when_out = false}.expect_as_alone<NormedImpl>();
+    Uneven{.batches = batches, .steps_when_out = false}.expect_as_alone<BatchNormedImpl>();
 }
 
 TEST(Join, FindsParametersThatNoRankInItsLoopHasUsed) {  // R38
@@ -285,7 +272,7 @@ TEST(Join, CountsMicroBatchesUnderNoSyncAsOneStep) {
 
 TEST(Join, CopiesBuffersOnceAStepThoughItsForwardRunsUnderNoSync) {
   run_ranks(2, [](const Group& group) {
-    const auto net = std::make_shared<NormedImpl>();
+    const auto net = std::make_shared<BatchNormedImpl>();
     DistributedDataParallel model(net, group);
     auto join = model->join();
     at::Tensor mean;
@@ -316,7 +303,7 @@ TEST(Join, WorksWithACommunicationHookAndWithoutViews) {
 
 TEST(Join, ServesOneEpochAfterTheOther) {
   for (const auto& join : {JoinOptions{}, kByActiveRanks})
-    Uneven{.batches = kTwoThreeFive, .join = join, .epochs = 3}.expect_as_alone<NormedImpl>();
+    Uneven{.batches = kTwoThreeFive, .join = join, .epochs = 3}.expect_as_alone<BatchNormedImpl>();
 }
 
 TEST(Join, IsFinishedOnce) {
@@ -342,175 +329,6 @@ TEST(Join, CopiesBuffersOfAModuleWithoutTrainableParameters) {
     join.finish([] {});
     EXPECT_EQ(net->count.item<int>(), 2);
   });
-}
-
-// One step of a wrapped perceptron that misses a layer's gradients if `misses`.
-struct CarelessImpl : PerceptronImpl {
-  torch::Tensor forward(torch::Tensor x, bool misses) {
-    return misses ? torch::tanh(layers[0](x)) : PerceptronImpl::forward(x);
-  }
-};
-
-template <class F>
-std::string gradient_error(F&& f) {
-  try {
-    f();
-  } catch (const GradientError& error) {
-    return error.what();
-  }
-  return "no GradientError";
-}
-
-TEST(Join, BringsAnActiveRanksErrorToRanksThatHaveLeft) {
-  for (const bool by_all : {true, false})
-    run_ranks(3, [by_all](const Group& group) {
-      const auto net = std::make_shared<CarelessImpl>();
-      DistributedDataParallel model(net, group);
-      const auto x = torch::full({2, 8}, 1.0 + group->rank(), torch::kDouble);
-      {
-        auto join = model->join({.divide_by_initial_world_size = by_all});
-        if (group->rank() == 2) {
-          model(x, false).sum().backward();
-          EXPECT_TRUE(contains(gradient_error([&] { model(x, true).sum().backward(); }), "on rank 2: no gradient for"));
-        } else {
-          EXPECT_TRUE(contains(gradient_error([&] { join.finish([] {}); }), "on rank 2: no gradient for"));
-        }
-        EXPECT_FALSE(net->layers[3]->bias.grad().defined());
-      }
-      // All know it, so all can go on: as ordinary ranks.
-      net->zero_grad();
-      (model(x, false).sum() * (1 + group->rank())).backward();
-      EXPECT_TRUE(close(net->layers[3]->bias.grad(), torch::full({4}, 4.0, torch::kDouble), 1e-12));
-    });
-}
-
-TEST(Join, CanGoOnAfterAnErrorOfAnActiveRank) {
-  run_ranks(2, [](const Group& group) {
-    const auto net = std::make_shared<CarelessImpl>();
-    DistributedDataParallel model(net, group);
-    const auto x = torch::full({2, 8}, 1.0 + group->rank(), torch::kDouble);
-    auto join = model->join();
-    std::vector<at::Tensor> means;
-    const auto step = [&] { means.push_back(net->layers[3]->bias.grad().clone()); };
-    if (group->rank() == 1) {
-      EXPECT_NE(gradient_error([&] { model(x, true).sum().backward(); }), "no GradientError");
-      model(x, false).sum().backward();
-      step();
-    } else {
-      EXPECT_NE(gradient_error([&] { join.finish(step); }), "no GradientError");
-    }
-    join.finish(step);
-    ASSERT_EQ(means.size(), 1u);
-    EXPECT_TRUE(torch::equal(means[0], torch::full({4}, 1.0, torch::kDouble)));
-    EXPECT_FALSE(net->layers[3]->bias.grad().defined());
-  });
-}
-
-// Throws in backward on the ranks asked for.
-struct Fuse : torch::autograd::Function<Fuse> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x, bool blows) {
-    context->saved_data["blows"] = blows;
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    if (context->saved_data["blows"].toBool()) throw std::runtime_error("blown");
-    return {gradients[0], at::Tensor()};
-  }
-};
-struct FusedImpl : torch::nn::Module {
-  FusedImpl() { to(torch::kDouble); }
-  torch::Tensor forward(torch::Tensor x, bool blows) { return last(Fuse::apply(norm(first(x)), blows)); }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(3, 3));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(3));
-  torch::nn::Linear last = register_module("last", torch::nn::Linear(3, 3));
-};
-
-TEST(Join, TellsActiveRanksOfTheBackwardInWhichALeavingRankFailed) {
-  run_ranks(2, [](const Group& group) {
-    const auto net = std::make_shared<FusedImpl>();
-    DistributedDataParallel model(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
-    const auto x = torch::randn({4, 3}, torch::kDouble);
-    auto join = model->join();
-    std::vector<at::Tensor> means;
-    const auto step = [&] { means.push_back(net->last->bias.grad().clone()); };
-    if (group->rank() == 0) {
-      EXPECT_THROW(model(x, true).sum().backward(), std::runtime_error);  // swallowed: the loop is over
-    } else {
-      EXPECT_TRUE(contains(gradient_error([&] { model(x, false).sum().backward(); }), "on rank 0: its backward()"));
-      model(x, false).sum().backward();
-      step();
-    }
-    join.finish(step);
-    ASSERT_EQ(means.size(), 1u);
-    EXPECT_TRUE(torch::equal(means[0], torch::full({3}, 2.0, torch::kDouble)));
-    EXPECT_TRUE(same_on_all_ranks(*group, net->norm->running_mean));
-  });
-}
-
-TEST(Join, ThatAnExceptionDestroysCommunicatesNothing) {
-  run_ranks(2, [](const Group& group) {
-    const auto net = std::make_shared<NormedImpl>();
-    DistributedDataParallel model(net, group);
-    const auto x = torch::full({2, 8}, 1.0 + group->rank(), torch::kDouble);
-    const auto loop = [&](auto&& end) {
-      const auto join = model->join();
-      end();
-    };
-    if (group->rank() == 0) {
-      EXPECT_THROW(loop([] { throw std::runtime_error("no more data"); }), std::runtime_error);
-    }
-    model(x).sum().backward();  // would hang, or meet another call, if rank 0 were a call ahead
-    EXPECT_TRUE(same_on_all_ranks(*group, net->last->weight.grad()));
-    EXPECT_TRUE(torch::equal(net->last->bias.grad(), torch::full({4}, 2.0, torch::kDouble)));
-  });
-}
-
-TEST(Join, NamesARankThatIsKilledWhileOthersHaveLeft) {
-  const auto outcomes = observe_ranks(3, [](const Environment& environment) {
-    const auto group = init_process_group({.timeout = 5min, .environment = environment});
-    Perceptron net;
-    DistributedDataParallel model(net, group);
-    auto join = model->join();
-    const auto x = torch::ones({2, 8}, torch::kDouble);
-    try {
-      for (int step = 0; step < 1 + 3 * group->rank(); ++step) {
-        if (step == 2 && group->rank() == 1) ::raise(SIGKILL);
-        model(x).sum().backward();
-      }
-      join.finish();
-      ADD_FAILURE() << "no exception";
-    } catch (const PeerLostError& error) {
-      EXPECT_EQ(error.peer(), 1) << error.what();
-    }
-  });
-  for (const auto& outcome : outcomes) {
-    if (outcome.rank == 1)
-      EXPECT_EQ(outcome.signal, SIGKILL) << outcome.output;
-    else
-      EXPECT_TRUE(outcome.succeeded()) << outcome.rank << ": " << outcome.output;
-  }
-}
-
-TEST(Join, LeftOutIsAnErrorThatSaysWhichRankHasLeftAfterWhichStep) {  // R38, R67
-  const auto start = std::chrono::steady_clock::now();
-  const auto outcomes = observe_ranks(3, [](const Environment& environment) {
-    const int code = run([&] {
-      const auto group = init_process_group({.timeout = 5min, .environment = environment});
-      DistributedDataParallel model(Perceptron(), group);
-      for (int step = 0; step < (group->rank() == 1 ? 3 : 5); ++step)
-        model(torch::ones({2, 8}, torch::kDouble)).sum().backward();
-    });
-    EXPECT_EQ(code, environment.rank == 1 ? 0 : kLostPeerExitCode);
-  });
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
-  for (const auto& outcome : outcomes) {
-    EXPECT_TRUE(outcome.succeeded()) << outcome.rank << ": " << outcome.output;
-    if (outcome.rank == 1) continue;
-    EXPECT_TRUE(contains(outcome.output, "rank 1 left the group after call #"));
-    EXPECT_TRUE(contains(outcome.output, "after 3 steps"));
-    EXPECT_TRUE(contains(outcome.output, "unequal numbers of batches"));
-  }
 }
 
 }  // namespace

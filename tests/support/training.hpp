@@ -2,6 +2,7 @@
 /// training.hpp: networks, data and the oracle for tests of data-parallel training: one process on the
 /// whole batch in float64.
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <chrono>
@@ -37,6 +38,23 @@ struct PerceptronImpl : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 TORCH_MODULE(Perceptron);
+
+/// Layers with buffers, [n, 8] to [n, 4], float64.
+struct BatchNormedImpl : torch::nn::Module {
+  BatchNormedImpl() { to(torch::kDouble); }
+  torch::Tensor forward(const torch::Tensor& x) { return last(torch::tanh(norm(first(x)))); }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 6));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(6));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(6, 4));
+};
+
+/// Two linear layers, of which forward uses one or both.
+struct BranchImpl : torch::nn::Module {
+  torch::nn::Linear used = register_module("used", torch::nn::Linear(3, 3));
+  torch::nn::Linear idle = register_module("idle", torch::nn::Linear(3, 3));
+  torch::Tensor forward(torch::Tensor x, bool both) { return both ? idle(used(x)) : used(x); }
+};
+TORCH_MODULE(Branch);
 
 /// Inputs [rows, 8] and targets [rows, 4] of one step, the same on every rank.
 struct Batch {
@@ -92,6 +110,13 @@ bool averages_while_backward_runs(Model& model, WaitsForMeanImpl& net, int rank)
 /// |a - b| <= tolerance * (|b| + 1), and the same dtype and shape.
 inline bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
   return a.sizes() == b.sizes() && a.dtype() == b.dtype() && torch::allclose(a, b, tolerance, tolerance);
+}
+
+inline void expect_same_gradients(const torch::nn::Module& net, const torch::nn::Module& reference,
+                                  double tolerance = 1e-12) {
+  const auto expected = reference.named_parameters();
+  for (const auto& entry : net.named_parameters())
+    EXPECT_TRUE(close(entry.value().grad(), expected[entry.key()].grad(), tolerance)) << entry.key();
 }
 
 }  // namespace ddp::testing
