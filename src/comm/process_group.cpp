@@ -127,8 +127,7 @@ void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::mil
 // alone then, to the end of the process; so are those of a call that still runs, and all of them at exit.
 void ProcessGroup::Impl::release_backend() noexcept {
   if (!backend) return;
-  const bool sound = session->is_idle() && !session->health().breakage() && !session->is_orphaned();
-  if (!sound || comm::is_exiting()) comm::park(backend);
+  if (!session->is_idle() || !session->is_sound() || comm::is_exiting()) comm::park(backend, session);
   backend.reset();
 }
 

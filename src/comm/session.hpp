@@ -92,6 +92,8 @@ class Session : public std::enable_shared_from_this<Session> {
   /// The group was destroyed by an exception whose text is not known yet.
   void orphan() { orphaned_ = true; }
   bool is_orphaned() const { return orphaned_; }
+  /// Its calls can still end in order.
+  bool is_sound() { return !health_.breakage() && !is_orphaned(); }
 
  private:
   // Not shorter, for a healthy job is to be silent: ranks are apart by a batch's time. Not longer, for it

@@ -11,11 +11,16 @@
 namespace ddp::comm {
 namespace {
 
+struct Parked {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::shared_ptr<Session> session;
+};
+
 // Never destroyed: exit handlers and static destructors come in an order that nobody chooses.
 struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<Session>> sessions;
-  std::vector<c10::intrusive_ptr<c10d::Backend>> parked;
+  std::vector<Parked> parked;
   Origin latest;
   std::atomic<bool> exiting{false};
   std::terminate_handler previous = nullptr;
@@ -43,6 +48,25 @@ std::vector<std::shared_ptr<Session>> current() {
 void on_exit() {
   leave_all();
   registry().exiting = true;
+}
+
+// A call that nobody has waited for may still run on a parked backend's threads. They end here, for the exit destroys
+// what they use.
+void release_parked() noexcept {
+  auto& all = registry();
+  std::vector<Parked> parked, released;
+  {
+    const std::lock_guard lock(all.mutex);
+    parked = all.parked;
+  }
+  for (const auto& one : parked)
+    if (one.session->is_sound()) one.session->wait_idle(kFarewell);
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.parked, [&](const Parked& one) {
+    const bool is_over = one.session->is_sound() && one.session->is_idle();
+    if (is_over) released.push_back(one);
+    return is_over;
+  });
 }
 
 constexpr std::string_view kOrphanText = "an exception destroyed its process group";
@@ -86,6 +110,9 @@ void fail_orphans() noexcept {
 
 void leave_all() noexcept {
   fail_orphans();
+  for (const auto& session : current())
+    if (!session->has_left()) session->wait_idle(kFarewell);
+  release_parked();
   for (const auto& session : current()) session->leave();
   for (const auto& session : current())
     session->wait_for_others(session->health().breakage() ? kBrokenFarewell : kFarewell);
@@ -95,10 +122,10 @@ void leave_all() noexcept {
   ended.swap(all.sessions);
 }
 
-void park(c10::intrusive_ptr<c10d::Backend> backend) {
+void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session) {
   auto& all = registry();
   const std::lock_guard lock(all.mutex);
-  all.parked.push_back(std::move(backend));
+  all.parked.push_back({std::move(backend), std::move(session)});
 }
 
 bool is_exiting() noexcept { return registry().exiting; }

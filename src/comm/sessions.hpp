@@ -30,11 +30,13 @@ void fail_orphans() noexcept;
 /// Fails every session that is still open, with this text.
 void fail_all(std::string_view text) noexcept;
 
-/// Says goodbye in every session and stays a few seconds at most where others still need this rank.
+/// Lets calls end that nobody has waited for, says goodbye in every session and stays a few seconds at most where
+/// others still need this rank.
 void leave_all() noexcept;
 
-/// Keeps a backend that cannot be destroyed to the end of the process, its threads with it.
-void park(c10::intrusive_ptr<c10d::Backend> backend);
+/// Keeps a backend that cannot be destroyed, its threads with it: where calls of `session` still run, until they have
+/// ended and the process leaves; where it is broken, to the end of the process.
+void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session);
 
 /// The process is past its exit handlers, so that nothing may be destroyed that has threads.
 bool is_exiting() noexcept;
