@@ -102,7 +102,7 @@ class WatchLink {
   /// This rank waits in `calls[0]`; the others are those that it made just before, the latest first, at
   /// most 8 in all. Where all ranks wait and their calls of one number are of different kinds,
   /// everybody hears of a mismatch. Returns at once; the latest call of this function counts.
-  void waits_in(std::vector<MadeCall> calls);
+  void waits_in(const std::vector<MadeCall>& calls);
   /// Says goodbye: this rank has completed `last_call` calls and makes no more. Returns once the
   /// hub knows, within 1 s. The first call counts.
   void leave(std::uint64_t last_call) noexcept;

@@ -306,7 +306,7 @@ std::vector<std::string> WatchLink::ask_all(std::chrono::milliseconds limit) {
   return lines;
 }
 
-void WatchLink::waits_in(std::vector<MadeCall> calls) {
+void WatchLink::waits_in(const std::vector<MadeCall>& calls) {
   {
     const std::lock_guard lock(impl_->waits_mutex);
     impl_->waits = encode_calls(calls);

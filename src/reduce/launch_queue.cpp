@@ -31,7 +31,9 @@ bool LaunchQueue::forgo(std::size_t i) {
 bool LaunchQueue::arrive(std::size_t i) {
   const std::lock_guard lock(mutex_);
   ++arrivals_[i];
-  return awaited_[i] > 0 && --awaited_[i] == 0 && stop_waiting(i);
+  if (awaited_[i] == 0) return false;
+  --awaited_[i];
+  return awaited_[i] == 0 && stop_waiting(i);
 }
 
 void LaunchQueue::close() {
