@@ -71,10 +71,4 @@ bool ControlRecord::is_same_on_all(Field field) const {
   return true;
 }
 
-std::string ControlRecord::layout() const {
-  std::string text = std::to_string(flags_.size()) + " flags";
-  for (const auto& [name, bytes, offset] : entries_) text += ", " + name + ' ' + std::to_string(bytes);
-  return text;
-}
-
 }  // namespace ddp

@@ -47,9 +47,6 @@ class ControlRecord {
   bool is_same_on_all(Field field) const;
   bool raised(std::size_t flag) const { return raised_[flag]; }
 
-  /// Names and sizes, for a comparison between the ranks.
-  std::string layout() const;
-
  private:
   struct Entry {
     std::string name;

@@ -72,7 +72,6 @@ class Reducer::Impl {
   void communicate(F call);
   at::Tensor& carrier();
   void complete_round();
-  void launch_rest();
   void settle();
   void require_same_round();
   bool lacks_gradients() const;
