@@ -77,6 +77,7 @@ void ProcessGroup::Impl::connect(std::string_view part) {
     session->run_abandonable(part, timeout, meet);
   } catch (...) {
     session->leave();
+    session->wait_for_others(comm::kFarewell);  // one that still joins is to learn why, and needs rank 0's store for it
     throw;
   }
   backend = std::move(*made);
