@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -23,7 +24,7 @@ inline constexpr bool kHasNccl = false;
 /// that end waits, and short enough for the backend's arithmetic on time.
 inline constexpr std::chrono::hours kBeyondAnyTimeout{24 * 365};
 
-/// The backend that "auto" or a name stands for on this build.
+/// `name`, or for "auto" the variable DDP_BACKEND where it is set, once it is known to be there in this build.
 /// Errors: ConfigError for a name that is unknown or that this build has no backend for.
 std::string choose_backend(std::string_view name, const Environment& environment);
 
@@ -40,9 +41,15 @@ struct BackendSetup {
   c10::intrusive_ptr<c10d::Store> store;
   Environment environment;
   at::Device device = at::kCPU;
+  /// True once no call of the group can end any more.
+  std::function<bool()> is_broken;
+  /// True once the group's rank has left in order.
+  std::function<bool(int)> has_left;
 };
 
-/// Collective. The backend that choose_backend() has named; its own time limit is kBeyondAnyTimeout.
+/// Collective. The backend that choose_backend() has named; its own time limit is kBeyondAnyTimeout. For "auto", shared
+/// memory where all ranks can have it, else Gloo, for which rank 0 says the reason. Errors: ConfigError on every rank
+/// where "shm" is wanted and not to be had.
 c10::intrusive_ptr<c10d::Backend> make_backend(std::string_view name, const BackendSetup& setup);
 
 /// LibTorch's Gloo. Blocks until all ranks are connected.

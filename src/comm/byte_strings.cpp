@@ -66,7 +66,7 @@ std::string ProcessGroup::broadcast_bytes(std::string bytes, int root, const Cal
     std::vector<at::Tensor> tensors{*content};
     return backend->broadcast(tensors, details);
   };
-  impl_->start(std::move(plan), options).wait();
+  impl_->run_to_end(std::move(plan), options);
   return rank() == root ? bytes : comm::text_in(*content, content->numel());
 }
 
@@ -94,7 +94,7 @@ std::vector<std::string> ProcessGroup::gather_bytes(std::string_view bytes, int 
     strings->lengths = {own.numel()};
     strings->rows = {own};
   };
-  impl_->start(std::move(plan), options).wait();
+  impl_->run_to_end(std::move(plan), options);
   return is_root ? strings->take() : std::vector<std::string>();
 }
 
@@ -130,7 +130,7 @@ std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& parts, i
     return backend->scatter(outputs, rows, details);
   };
   plan.alone = [received, rows] { *received = rows[0][0]; };
-  impl_->start(std::move(plan), options).wait();
+  impl_->run_to_end(std::move(plan), options);
   const auto length = *static_cast<const std::int64_t*>(received->const_data_ptr());
   const auto text = comm::text_in(*received, static_cast<std::int64_t>(sizeof length) + length);
   return text.substr(sizeof length);

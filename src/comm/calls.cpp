@@ -35,8 +35,15 @@ Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   }
   auto state = std::make_shared<Work::State>(session, call, options.timeout.value_or(timeout));
   state->set_finish(std::move(plan.finish));
+  const bool may_be_left = plan.is_signed && !comm::WaitsHere::lives();
   line->submit(state, stages_of(std::move(plan), call));
+  if (may_be_left) session->go_on_alone();
   return Work(std::move(state));
+}
+
+void ProcessGroup::Impl::run_to_end(Plan plan, const CallOptions& options) {
+  const comm::WaitsHere here;
+  start(std::move(plan), options).wait();
 }
 
 std::vector<comm::CallLine::Stage> ProcessGroup::Impl::stages_of(Plan plan, const comm::Call& call) {

@@ -67,6 +67,13 @@ class Health {
     changed_.notify_all();
   }
 
+  /// What `done()` says under the lock.
+  template <class Done>
+  bool look(Done done) const {
+    const std::lock_guard lock(mutex_);
+    return done();
+  }
+
   /// Waits until `done()` (called under the lock), an obstacle to call `number`, or the deadline.
   template <class Done>
   void wait(std::uint64_t number, std::chrono::steady_clock::time_point deadline, Done done) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/backend.hpp"
+#include "comm/backend_shm.hpp"
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
 #include "comm/summary.hpp"
@@ -66,10 +67,18 @@ void introduce(const Environment& environment, const std::string& host) {
 }  // namespace
 
 void ProcessGroup::Impl::connect(std::string_view part) {
-  const comm::BackendSetup setup{session->store(), environment, device};
+  const auto is_broken = [weak = std::weak_ptr(session)] {
+    const auto alive = weak.lock();
+    return !alive || alive->health().breakage().has_value();
+  };
+  const auto has_left = [weak = std::weak_ptr(session)](int rank) {
+    const auto alive = weak.lock();
+    return !alive || alive->health().departure(alive->ranks()[static_cast<std::size_t>(rank)]).has_value();
+  };
+  const comm::BackendSetup setup{session->store(), environment, device, is_broken, has_left};
   const auto made = std::make_shared<c10::intrusive_ptr<c10d::Backend>>();
   // A rank that leaves at once must not meet one that still connects, so nobody returns before all are there.
-  const auto meet = [made, setup, name = backend_name] {
+  const auto meet = [made, setup, name = wanted_backend] {
     *made = comm::make_backend(name, setup);
     (*made)->barrier()->wait();
   };
@@ -81,6 +90,8 @@ void ProcessGroup::Impl::connect(std::string_view part) {
     throw;
   }
   backend = std::move(*made);
+  backend_name = backend->getBackendName();
+  if (const auto* const shm = dynamic_cast<comm::ShmBackend*>(backend.get())) session->set_progress(shm->engine());
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
@@ -90,8 +101,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   impl->environment = options.environment ? *options.environment : Environment::from_variables();
   require_sensible(impl->environment, options.store_file);
   impl->timeout = timeout_of(options);
-  impl->backend_name = comm::choose_backend(options.backend, impl->environment);
-  impl->device = comm::take_device(impl->backend_name, impl->environment);  // before anything can touch another one
+  impl->wanted_backend = comm::choose_backend(options.backend, impl->environment);
+  impl->device = comm::take_device(impl->wanted_backend, impl->environment);  // before anything can touch another one
   introduce(impl->environment, {});
   if (impl->environment.world_size == 1) {
     impl->backend_name = "none";

@@ -7,6 +7,7 @@
 #include <exception>
 #include <stdexcept>
 
+#include "comm/backend_shm.hpp"
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
 
@@ -28,29 +29,35 @@ ProcessGroup::~ProcessGroup() { impl_->close(std::chrono::milliseconds(0), std::
 void ProcessGroup::shutdown() noexcept { impl_->close(kDrain, comm::kFarewell); }
 
 void ProcessGroup::all_reduce(at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
+  const comm::WaitsHere here;
   all_reduce_async(tensor, op, options).wait();
 }
 
 void ProcessGroup::reduce(at::Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {
+  const comm::WaitsHere here;
   reduce_async(tensor, root, op, options).wait();
 }
 
 void ProcessGroup::reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                   const CallOptions& options) {
+  const comm::WaitsHere here;
   reduce_scatter_async(output, input, op, options).wait();
 }
 
 void ProcessGroup::broadcast(at::Tensor& tensor, int root, const CallOptions& options) {
+  const comm::WaitsHere here;
   broadcast_async(tensor, root, options).wait();
 }
 
 std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor, const CallOptions& options) {
+  const comm::WaitsHere here;
   std::vector<at::Tensor> output;
   all_gather_async(output, tensor, options).wait();
   return output;
 }
 
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor, int root, const CallOptions& options) {
+  const comm::WaitsHere here;
   std::vector<at::Tensor> output;
   gather_async(output, tensor, root, options).wait();
   return output;
@@ -58,31 +65,40 @@ std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor, int root,
 
 void ProcessGroup::scatter(at::Tensor& output, const std::vector<at::Tensor>& input, int root,
                            const CallOptions& options) {
+  const comm::WaitsHere here;
   scatter_async(output, input, root, options).wait();
 }
 
 void ProcessGroup::all_to_all(at::Tensor& output, const at::Tensor& input, const Splits& splits,
                               const CallOptions& options) {
+  const comm::WaitsHere here;
   all_to_all_async(output, input, splits, options).wait();
 }
 
 void ProcessGroup::send(const at::Tensor& tensor, int to, const CallOptions& options) {
+  const comm::WaitsHere here;
   send_async(tensor, to, options).wait();
 }
 
 void ProcessGroup::recv(at::Tensor& tensor, int from, const CallOptions& options) {
+  const comm::WaitsHere here;
   recv_async(tensor, from, options).wait();
 }
 
-void ProcessGroup::barrier(const CallOptions& options) { barrier_async(options).wait(); }
+void ProcessGroup::barrier(const CallOptions& options) {
+  const comm::WaitsHere here;
+  barrier_async(options).wait();
+}
 
 std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes, const CallOptions& options) {
+  const comm::WaitsHere here;
   std::vector<std::string> output;
   all_gather_bytes_async(output, bytes, options).wait();
   return output;
 }
 
 at::Tensor ProcessGroup::allocate(std::int64_t bytes) {
+  if (auto* const shm = dynamic_cast<comm::ShmBackend*>(impl_->backend.get())) return shm->allocate(bytes);
   auto memory = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device()));
   if (reinterpret_cast<std::uintptr_t>(memory.data_ptr()) % kAlignment != 0)
     throw std::logic_error("allocate: the tensor library's memory is not aligned to 64 bytes");
@@ -127,7 +143,10 @@ void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::mil
 // alone then, to the end of the process; so are those of a call that still runs, and all of them at exit.
 void ProcessGroup::Impl::release_backend() noexcept {
   if (!backend) return;
-  if (!session->is_idle() || !session->is_sound() || comm::is_exiting()) comm::park(backend, session);
+  if (!session->is_idle() || !session->is_sound() || comm::is_exiting())
+    comm::park(backend, session);
+  else
+    session->set_progress(nullptr);
   backend.reset();
 }
 

@@ -47,7 +47,8 @@ struct ProcessGroup::Impl {
 
   Environment environment;  ///< its rank and world size are the group's, not the world's
   std::chrono::milliseconds timeout;
-  std::string backend_name;
+  std::string wanted_backend;  ///< of the groups made from this one, too
+  std::string backend_name;    ///< what it came to
   at::Device device = at::kCPU;
   std::shared_ptr<comm::Session> session;
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a world of one
@@ -69,6 +70,8 @@ struct ProcessGroup::Impl {
 
   /// Numbers the call and has it line up.
   Work start(Plan plan, const CallOptions& options);
+  /// The same, and waits for it.
+  void run_to_end(Plan plan, const CallOptions& options);
   /// Throws when the group is closed.
   void require_open(std::string_view operation) const;
   /// Under `order`: numbers a call. Throws when the group is closed or broken, or a rank has left.
@@ -100,6 +103,19 @@ struct ProcessGroup::Impl {
 };
 
 namespace comm {
+
+/// While one lives, its thread waits for each call as soon as it has made it: nobody has to be woken for that.
+class WaitsHere {
+ public:
+  WaitsHere() { ++depth_; }
+  ~WaitsHere() { --depth_; }
+  WaitsHere(const WaitsHere&) = delete;
+  WaitsHere& operator=(const WaitsHere&) = delete;
+  static bool lives() { return depth_ > 0; }
+
+ private:
+  inline static thread_local int depth_ = 0;
+};
 
 /// Errors: std::logic_error when `root` is no rank of the group.
 void require_root(int root, int size, const char* operation);

@@ -251,7 +251,22 @@ std::string Session::every_status() {
   return text;
 }
 
+void Session::set_progress(std::shared_ptr<Progress> progress) {
+  const std::lock_guard lock(progress_mutex_);
+  progress_.swap(progress);
+}
+
+std::shared_ptr<Progress> Session::current_progress() const {
+  const std::lock_guard lock(progress_mutex_);
+  return progress_;
+}
+
+void Session::go_on_alone() noexcept {
+  if (const auto progress = current_progress()) progress->go_on_alone();
+}
+
 void Session::wait_idle(std::chrono::milliseconds limit) {
+  if (!is_idle()) go_on_alone();
   health_.wait(record_.entered(), Clock::now() + limit, [&] { return is_idle(); });
 }
 

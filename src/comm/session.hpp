@@ -18,6 +18,7 @@
 #include "comm/call_record.hpp"
 #include "comm/health.hpp"
 #include "comm/peer_watch.hpp"
+#include "comm/progress.hpp"
 #include "comm/roll_call.hpp"
 #include "ddp/environment.hpp"
 
@@ -74,6 +75,36 @@ class Session : public std::enable_shared_from_this<Session> {
     }
   }
 
+  /// The same for a call on the backend, at whose work this thread helps.
+  template <class Done>
+  void wait_working(const Call& call, std::chrono::steady_clock::time_point deadline, Done done) {
+    const auto progress = call.peer < 0 ? current_progress() : nullptr;  // messages have threads of their own
+    if (!progress) return wait(call.number, deadline, done);
+    auto tell_at = std::chrono::steady_clock::now() + kTellAfter;
+    progress->help([&] {
+      if (health_.look(done) || health_.obstacle(call.number)) return true;
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= tell_at) {
+        tell_wait();
+        tell_at = now + kTellAfter;
+      }
+      return now >= deadline;
+    });
+  }
+  /// The same for `limit`, whatever the obstacles.
+  template <class Done>
+  void wait_despite_obstacles(std::chrono::milliseconds limit, Done done) {
+    const auto progress = current_progress();
+    if (!progress) return health_.wait_despite_obstacles(limit, done);
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    progress->help([&] { return std::chrono::steady_clock::now() >= deadline || health_.look(done); });
+  }
+
+  /// Of a backend that needs somebody to do its work; null for others, and once it has gone.
+  void set_progress(std::shared_ptr<Progress> progress);
+  /// The calls made so far end from now on although nobody waits for them.
+  void go_on_alone() noexcept;
+
   /// Calls that the backend has not ended yet.
   void call_started() { ++pending_; }
   void call_ended() { --pending_; }  // inside Health::update(), so that wait_idle() is woken
@@ -101,6 +132,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static constexpr std::chrono::seconds kTellAfter{1};
 
   Session(Origin origin, std::vector<int> ranks);
+  std::shared_ptr<Progress> current_progress() const;
   void on_failure(Failure failure);
   std::vector<std::shared_ptr<Session>> parts();
   void throw_if_broken(std::string_view part) const;
@@ -115,6 +147,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<Arrival> arrivals_;
   std::mutex parts_mutex_;
   std::vector<std::weak_ptr<Session>> parts_;
+  mutable std::mutex progress_mutex_;
+  std::shared_ptr<Progress> progress_;
   std::atomic<int> pending_{0};
   std::atomic<std::uint64_t> told_wait_{0};  // the first open call when the watch was told
   std::atomic<bool> reported_{false};

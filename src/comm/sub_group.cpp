@@ -107,7 +107,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
   const auto first = meet(*this, impl->session.get(), impl->environment, members[0]);
   impl->timeout = options.timeout.value_or(timeout());
   impl->device = device();
-  impl->backend_name = members.size() == 1 ? "none" : impl_->backend_name;
+  impl->wanted_backend = impl_->wanted_backend;
+  if (members.size() == 1) impl->backend_name = "none";
   const auto connected = [&] {
     if (!is_member || members.size() == 1) return;
     if (!impl->environment.single_host()) impl->environment.master_address = first.host;

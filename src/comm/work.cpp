@@ -67,6 +67,7 @@ void Work::State::wait(std::chrono::milliseconds timeout) { wait_until(Clock::no
 bool Work::State::is_completed() {
   bool done = false;
   session_->health().update([&] { done = done_; });
+  if (!done) session_->go_on_alone();
   return done;
 }
 
@@ -86,8 +87,8 @@ void Work::State::wait_until(Clock::time_point deadline, std::chrono::millisecon
     error = error_;
     return done;
   };
-  session_->wait(call_.number, deadline, is_done);
-  if (!done && session_->health().breakage()) session_->health().wait_despite_obstacles(kCompletionGrace, is_done);
+  session_->wait_working(call_, deadline, is_done);
+  if (!done && session_->health().breakage()) session_->wait_despite_obstacles(kCompletionGrace, is_done);
   if (!done || error) give_up(error, limit);
   finish_once();
 }

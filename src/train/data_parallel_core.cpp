@@ -190,7 +190,8 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   const auto buffers = buffers_of(impl_->tensors);
   if (!buffers.empty()) impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers);
   impl_->frozen = frozen(impl_->tensors);
-  const bool has_cores = has_core_for_each_rank(*impl_->group);
+  // In shared memory a bucket that is launched costs no time until somebody waits.
+  const bool has_cores = impl_->group->backend() == "shm" || has_core_for_each_rank(*impl_->group);
   reducer.overlap = options.overlap_communication.value_or(has_cores);
   if (parameters.empty())
     log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");

@@ -1,0 +1,51 @@
+#pragma once
+/// backend_shm.hpp: a c10d::Backend over shared memory, for ranks on one host.
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <memory>
+#include <string>
+
+#include "comm/backend.hpp"
+#include "comm/shm_engine.hpp"
+
+namespace ddp::comm {
+
+/// Threads: all members are safe; collectives must be called in the same order on all ranks. Tensors: dense, of the
+/// CPU; they are kept until the call has ended.
+class ShmBackend final : public c10d::Backend {
+ public:
+  ShmBackend(std::shared_ptr<shm::Memory> memory, const BackendSetup& setup);
+  ~ShmBackend() override;
+
+  const std::string getBackendName() const override { return "shm"; }
+  const std::shared_ptr<ShmEngine>& engine() const { return engine_; }
+  /// Memory that reductions need not copy, zeroed: uint8 [bytes]. Ordinary memory where there is no more of it.
+  at::Tensor allocate(std::int64_t bytes);
+
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override;
+  WorkPtr recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  WorkPtr reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, c10d::OpType type);
+
+  WorkPtr message(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
+
+  const std::shared_ptr<ShmEngine> engine_;
+  const std::function<bool(int)> has_left_;
+};
+
+}  // namespace ddp::comm

@@ -1,0 +1,151 @@
+#pragma once
+/// board.hpp: what the ranks of a host tell each other in shared memory: which calls they have entered and with which
+/// terms, which pieces of a call are taken and done, how far they are in lock step, and who sleeps.
+///
+/// The protocol, for each rank:
+///   enter(n) -> has_all(n) -> claim(n) and finish_chunk(n), until is_done(n) -> leave(n)
+/// A slot serves call n, then n + kSlots, once every rank has left n. Its generation is in each of its counters, so
+/// that a rank that was asleep meanwhile takes nothing of a later call. tests/models/board.pml is a model of it.
+///
+/// Memory order: what a rank wrote before enter() is visible to who has seen has_all(); before finish_chunk(), to who
+/// has seen is_done(); before step(), to who has seen all_reached(). A word that somebody may sleep on is written and
+/// then the sleepers are looked for; who wants to sleep says so and then looks at the word: both in the one order of
+/// sequentially consistent operations, so that one of the two sees the other.
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "comm/shm/combine.hpp"
+#include "comm/shm/futex.hpp"
+
+namespace ddp::comm::shm {
+
+inline constexpr std::size_t kCacheLine = 64;
+/// Calls that a rank may have entered while another one still works on the first of them.
+inline constexpr std::uint64_t kSlots = 64;
+/// What travels within an entry: a small message is there as soon as its ranks are.
+inline constexpr std::size_t kPayload = 8192 - 64;
+/// Half of a rank's stage: it and those of a few other ranks stay in a core's cache.
+inline constexpr std::size_t kStage = 256 * 1024;
+
+enum class Kind : std::uint32_t { meet, reduce, move };
+
+/// What the ranks must agree on.
+struct Terms {
+  Kind kind = Kind::meet;
+  Type type = Type::uint8;
+  Combine combine = Combine::sum;
+  std::uint32_t reserved = 0;
+  std::uint64_t bytes = 0;  ///< of a reduction
+
+  bool operator==(const Terms&) const = default;
+};
+
+/// One rank's word on one call. Plain memory: enter() publishes it, and it stands until every rank has left the call.
+struct alignas(kCacheLine) Entry {
+  static constexpr std::uint64_t kPrivate = ~std::uint64_t{0};
+  Terms terms;
+  std::uint64_t offset = kPrivate;  ///< of a reduction's data in the shared memory
+  std::uint64_t stream = 0;         ///< bytes that a move sends
+  alignas(kCacheLine) std::array<std::byte, kPayload> payload;
+};
+
+/// How long to wait for others awake: a spinning rank takes the core that the others may need.
+struct Patience {
+  int spins = 0;   ///< looks at memory alone
+  int yields = 0;  ///< looks after which the core goes to whoever else wants it
+
+  /// For `ranks` on the cores that this process may use.
+  static Patience for_ranks(int ranks);
+};
+
+/// One rank's view. Threads: one at a time, but for enter() and has_room(), which may be called beside the others.
+class Board {
+ public:
+  static std::uint64_t bytes_for(int ranks);
+  /// `memory` is bytes_for(ranks) long, zero before the first use, aligned to a page.
+  Board(std::byte* memory, int rank, int ranks, Patience patience);
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+
+  /// True if this rank's next call has a slot.
+  bool has_room() const;
+  /// The entry to fill in for the next call; needs has_room().
+  Entry& next_entry();
+  /// Publishes it; returns the call's number.
+  std::uint64_t enter();
+  bool has_all(std::uint64_t call) const;
+  const Entry& entry(std::uint64_t call, int rank) const;
+
+  /// The next of `chunks` pieces that nobody has taken; needs has_all().
+  std::optional<std::uint32_t> claim(std::uint64_t call, std::uint32_t chunks);
+  void finish_chunk(std::uint64_t call, std::uint32_t chunks);
+  bool is_done(std::uint64_t call, std::uint32_t chunks) const;
+  /// This rank will not look at the call again. In the order of the calls.
+  void leave(std::uint64_t call);
+
+  /// Lock step, for what every rank must do itself. Which half of the stages is used alternates with each exchange of
+  /// pieces, so that it is written anew only after all have read what was there before.
+  std::uint64_t step();
+  bool all_reached(std::uint64_t step) const;
+  std::byte* stage(int rank, std::uint64_t exchange) const;
+  std::uint64_t next_exchange() { return exchanges_++; }
+
+  /// Waits for `condition`, which looks at this board. False: `stop()` was true, which is asked a hundred times a
+  /// second.
+  template <class Condition, class Stop>
+  bool wait(Condition condition, Stop stop) {
+    for (int i = 0; i < patience_.spins; ++i) {
+      if (condition()) return true;
+      pause();
+    }
+    for (int i = 0; i < patience_.yields; ++i) {
+      if (condition()) return true;
+      yield();
+    }
+    auto& own = line(rank_);
+    for (;;) {
+      const auto bell = own.bell.load();
+      own.asleep.store(1);
+      const bool is_met = condition();
+      if (!is_met) futex_wait(own.bell, bell, kSlice);
+      own.asleep.store(0);
+      if (is_met || condition()) return true;
+      if (stop()) return false;
+    }
+  }
+
+ private:
+  // Not shorter: an idle rank wakes that often. Not longer: so late is it known that a peer was killed.
+  static constexpr std::chrono::milliseconds kSlice{10};
+
+  struct alignas(2 * kCacheLine) Line {  // two lines: processors fetch them in pairs
+    std::atomic<std::uint64_t> entered, left, steps;
+    alignas(2 * kCacheLine) Word bell;
+    Word asleep;
+  };
+  struct alignas(2 * kCacheLine) Slot {
+    std::atomic<std::uint64_t> claimed;
+    alignas(2 * kCacheLine) std::atomic<std::uint64_t> done;
+  };
+  static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share it");
+
+  static void pause();
+  static void yield();
+  Line& line(int rank) const;
+  Slot& slot(std::uint64_t call) const;
+  Entry& entry_of(std::uint64_t call, int rank) const;
+  void wake_sleepers();
+
+  std::byte* const memory_;
+  const int rank_, ranks_;
+  const Patience patience_;
+  std::uint64_t exchanges_ = 0;
+};
+
+}  // namespace ddp::comm::shm

@@ -1,0 +1,209 @@
+/* A model of src/comm/shm/board.cpp, for Spin: calls pass through slots that are used again and again; any rank does any
+ * chunk; whoever waits sleeps until it is woken, with no time-out to help.
+ *
+ * Each line of a rank is one access to shared memory, as in the code, where all of them are sequentially consistent.
+ * Checked in every order in which the ranks' accesses can follow each other: each chunk is done once; a call that looks
+ * done is done; nobody reads an entry that its owner has filled in anew; nobody sleeps for ever.
+ *
+ * -DBROKEN_BELL, -DBROKEN_ROOM: the protocol without one of its parts, in which Spin finds a fault.
+ */
+#ifndef RANKS
+#define RANKS 2
+#endif
+#ifndef SLOTS
+#define SLOTS 2
+#endif
+#ifndef CALLS
+#define CALLS 4
+#endif
+#define CHUNKS 2
+
+#define SLOT(call) ((call) % SLOTS)
+#define GENERATION(call) ((call) / SLOTS + 1)
+
+byte entered[RANKS];
+byte gone[RANKS];
+byte bell[RANKS];
+bit asleep[RANKS];
+
+/* The counters of a slot: generation and count are one word. */
+typedef Counter { byte generation; byte count }
+Counter claimed[SLOTS];
+Counter done[SLOTS];
+
+/* Not shared memory, but what must hold. */
+byte in_entry[SLOTS * RANKS];  /* the call whose terms are there, + 1 */
+byte times_done[CALLS * CHUNKS];
+
+inline renew(counter, call) {
+  atomic {
+    if
+    :: counter.generation < GENERATION(call) -> counter.generation = GENERATION(call); counter.count = 0
+    :: else -> skip
+    fi
+  }
+}
+
+/* answer = all ranks have entered the call */
+inline look_has_all(call) {
+  answer = 1;
+  other = 0;
+  do
+  :: other == RANKS -> break
+  :: other < RANKS ->
+     if
+     :: entered[other] <= call -> answer = 0; break
+     :: else -> other++
+     fi
+  od
+}
+
+inline look_is_done(call) {
+  answer = (done[SLOT(call)].generation > GENERATION(call) ||
+            (done[SLOT(call)].generation == GENERATION(call) && done[SLOT(call)].count >= CHUNKS))
+}
+
+inline look_has_room(call) {
+  answer = 1;
+  other = 0;
+  do
+  :: call < SLOTS || other == RANKS -> break
+  :: else ->
+#ifdef BROKEN_ROOM
+     answer = 1; break
+#else
+     if
+     :: gone[other] <= call - SLOTS -> answer = 0; break
+     :: else -> other++
+     fi
+#endif
+  od
+}
+
+inline wake_sleepers() {
+  target = 0;
+  do
+  :: target == RANKS -> break
+  :: target < RANKS && target == me -> target++
+  :: target < RANKS && target != me ->
+     if
+     :: asleep[target] == 0 -> target++
+     :: else ->
+        atomic { was = asleep[target]; asleep[target] = 0 };
+        if
+        :: was == 1 -> bell[target]++
+        :: else -> skip
+        fi;
+        target++
+     fi
+  od
+}
+
+/* `look` sets answer. */
+#define WAIT(look) \
+  do \
+  :: true -> \
+     heard = bell[me]; \
+     asleep[me] = 1; \
+     look; \
+     if \
+     :: answer == 1 -> asleep[me] = 0; break \
+     :: else -> SLEEP; asleep[me] = 0 \
+     fi; \
+     look; \
+     if \
+     :: answer == 1 -> break \
+     :: else -> skip \
+     fi \
+  od
+
+/* The kernel's: returns at once where the word is not what the sleeper has seen. */
+#ifdef BROKEN_BELL
+#define SLEEP heard = bell[me]; (bell[me] != heard)
+#else
+#define SLEEP (bell[me] != heard)
+#endif
+
+inline enter(call) {
+  in_entry[SLOT(call) * RANKS + me] = call + 1;
+  renew(claimed[SLOT(call)], call);
+  renew(done[SLOT(call)], call);
+  entered[me] = call + 1;
+  look_has_all(call);
+  if
+  :: answer == 1 -> wake_sleepers()
+  :: else -> skip
+  fi
+}
+
+inline read_entries(call) {
+  other = 0;
+  do
+  :: other == RANKS -> break
+  :: other < RANKS -> assert(in_entry[SLOT(call) * RANKS + other] == call + 1); other++
+  od
+}
+
+inline work_on(call) {
+  WAIT(look_has_all(call));
+  read_entries(call);
+  do
+  :: true ->
+     atomic {
+       if
+       :: claimed[SLOT(call)].generation == GENERATION(call) && claimed[SLOT(call)].count < CHUNKS ->
+          chunk = claimed[SLOT(call)].count; claimed[SLOT(call)].count++; taken = 1
+       :: else -> taken = 0
+       fi
+     };
+     if
+     :: taken == 0 -> break
+     :: else ->
+        times_done[call * CHUNKS + chunk]++;
+        assert(times_done[call * CHUNKS + chunk] == 1);
+        atomic { done[SLOT(call)].count++; answer = (done[SLOT(call)].count == CHUNKS) };
+        if
+        :: answer == 1 -> wake_sleepers()
+        :: else -> skip
+        fi
+     fi
+  od;
+  WAIT(look_is_done(call));
+  assert(times_done[call * CHUNKS] == 1 && times_done[call * CHUNKS + CHUNKS - 1] == 1);
+  gone[me] = call + 1;
+  other = 0;
+  do
+  :: other == RANKS -> break
+  :: other < RANKS && entered[other] == call + SLOTS -> wake_sleepers(); break
+  :: else -> other++
+  od
+}
+
+/* Enters calls as long as there is room, at any time, and runs them in their order. A rank may also let the others do
+ * all of a call's work and only wait for it: that is a run in which it gets no chunk. */
+proctype Rank(byte me) {
+  byte next_entered = 0, next_run = 0, other = 0, target = 0, heard = 0, chunk = 0;
+  bit answer = 0, was = 0, taken = 0;
+  do
+  :: next_run == CALLS -> break
+  :: next_entered < CALLS && next_entered < next_run + SLOTS ->
+     look_has_room(next_entered);
+     if
+     :: answer == 1 -> enter(next_entered); next_entered++
+     :: answer == 0 && next_entered == next_run ->
+        WAIT(look_has_room(next_entered)); enter(next_entered); next_entered++
+     :: else -> skip
+     fi
+  :: next_run < next_entered -> work_on(next_run); next_run++
+  od
+}
+
+init {
+  byte rank = 0;
+  atomic {
+    do
+    :: rank == RANKS -> break
+    :: else -> run Rank(rank); rank++
+    od
+  }
+}
