@@ -43,9 +43,10 @@ struct DistributedDataParallelOptions {
   /// Parameters whose gradients have values in a few rows only and stay sparse, beside those of Embedding and
   /// EmbeddingBag with sparse(true), which are known.
   std::vector<std::string> sparse_parameters = {};
-  /// Buckets leave while backward still runs; else all at its end. Unset: on, unless this host has fewer cores than
-  /// ranks, where communication would only take turns with the computing that it is meant to hide behind. Ranks may
-  /// differ.
+  /// Buckets leave, and are averaged, while backward still runs; else all at its end. Unset: on, unless this host has
+  /// too few cores for its ranks, where communication would only take turns with the computing that it is meant to hide
+  /// behind. In shared memory, averaging needs a core beside those of each rank's threads; where there is none, ranks
+  /// that come to the end of their backward early do it for the others. Ranks may differ.
   std::optional<bool> overlap_communication = std::nullopt;
   /// How buckets are averaged, instead of an all-reduce of all their bytes: see comm_hook.hpp.
   std::shared_ptr<CommHook> comm_hook = nullptr;

@@ -84,6 +84,8 @@ Work comm::PlannedCalls::broadcast(ProcessGroup& group, at::Tensor& tensor, int 
   return group.impl_->start(std::move(plan), options);
 }
 
+void comm::PlannedCalls::go_on_alone(ProcessGroup& group) noexcept { group.impl_->session->go_on_alone(); }
+
 comm::PlanCounts& comm::PlannedCalls::plans(ProcessGroup& group) { return group.impl_->plans; }
 
 Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {

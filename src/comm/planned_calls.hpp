@@ -16,6 +16,8 @@ struct PlannedCalls {
   [[nodiscard]] static Work all_reduce(ProcessGroup& group, at::Tensor& tensor, const CallOptions& options = {});
   [[nodiscard]] static Work broadcast(ProcessGroup& group, at::Tensor& tensor, int root = 0,
                                       const CallOptions& options = {});
+  /// The calls made so far are worked on from now on although nobody waits for them yet, as other backends do anyway.
+  static void go_on_alone(ProcessGroup& group) noexcept;
   /// Of the plans over this group; see CallPlan.
   static PlanCounts& plans(ProcessGroup& group);
 };

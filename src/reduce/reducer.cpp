@@ -296,13 +296,16 @@ void Reducer::Impl::launch_full_buckets() {
   // Buckets of several reducers over one group would leave in the order of their gradients, which ranks may not share.
   const bool may_overlap = options_.overlap && calls_.is_alone();
   if (state_ == State::broken || (!may_overlap && !queue_->is_closed())) return;
+  bool has_launched = false;
   while (const auto bucket = queue_->pop()) {
     try {
       flight_.launch(*buckets_, *bucket);
+      has_launched = true;
     } catch (...) {
       return break_down();
     }
   }
+  if (has_launched && options_.in_background && !queue_->is_closed()) comm::PlannedCalls::go_on_alone(*group_);
 }
 
 void Reducer::Impl::finish() {

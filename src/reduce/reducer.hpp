@@ -32,6 +32,8 @@ struct ReducerOptions {
   bool weight_by_samples = false;
   /// Buckets leave while backward still runs; else all at its end.
   bool overlap = true;
+  /// What has left is worked on meanwhile, also where the backend leaves that to those who wait.
+  bool in_background = true;
   std::shared_ptr<CommHook> comm_hook = nullptr;
 };
 

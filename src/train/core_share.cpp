@@ -25,7 +25,7 @@ cpu_set_t own_cores() {
 
 }  // namespace
 
-bool has_core_for_each_rank(ProcessGroup& group) {
+bool has_cores_for_each_rank(ProcessGroup& group, int cores_a_rank) {
   const auto own = own_cores();
   const auto host = host_name();
   const std::string mask(reinterpret_cast<const char*>(&own), sizeof own);
@@ -40,7 +40,7 @@ bool has_core_for_each_rank(ProcessGroup& group) {
     CPU_OR(&all, &all, &cores);
     ++ranks;
   }
-  return CPU_COUNT(&all) >= ranks;
+  return CPU_COUNT(&all) >= ranks * cores_a_rank;
 }
 
 }  // namespace ddp

@@ -6,7 +6,7 @@
 namespace ddp {
 
 /// Collective. False if this host's ranks of the group may use fewer cores, by their affinity masks together, than
-/// they are.
-bool has_core_for_each_rank(ProcessGroup& group);
+/// `cores_a_rank` for each.
+bool has_cores_for_each_rank(ProcessGroup& group, int cores_a_rank);
 
 }  // namespace ddp

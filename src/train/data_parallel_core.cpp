@@ -190,9 +190,11 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   const auto buffers = buffers_of(impl_->tensors);
   if (!buffers.empty()) impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers);
   impl_->frozen = frozen(impl_->tensors);
-  // In shared memory a bucket that is launched costs no time until somebody waits.
-  const bool has_cores = impl_->group->backend() == "shm" || has_core_for_each_rank(*impl_->group);
-  reducer.overlap = options.overlap_communication.value_or(has_cores);
+  // In shared memory a bucket that has left costs nothing until somebody works on it, for which cores must be idle.
+  const bool is_free = impl_->group->backend() == "shm";
+  const bool has_cores = has_cores_for_each_rank(*impl_->group, is_free ? at::get_num_threads() + 1 : 1);
+  reducer.overlap = options.overlap_communication.value_or(is_free || has_cores);
+  reducer.in_background = options.overlap_communication.value_or(has_cores);
   if (parameters.empty())
     log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");
   else

@@ -10,6 +10,7 @@
 
 #include "base/exit_code.hpp"
 #include "ddp/run.hpp"
+#include "support/one_process.hpp"
 #include "support/ranks.hpp"
 #include "support/training.hpp"
 
@@ -65,7 +66,7 @@ TEST(DistributedDataParallel, EqualsOneProcessForEveryBucketCapAndWithoutViews) 
 TEST(DistributedDataParallel, AveragesWhileBackwardStillRuns) {
   run_ranks(2, [](const Group& group) {
     const auto net = std::make_shared<WaitsForMeanImpl>();
-    DistributedDataParallel model(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+    DistributedDataParallel model(net, group, kBucketEach);
     EXPECT_TRUE(averages_while_backward_runs(model, *net, group->rank()));
   });
 }

@@ -5,6 +5,7 @@
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "support/backward_errors.hpp"
+#include "support/one_process.hpp"
 #include "support/ranks.hpp"
 #include "support/text.hpp"
 #include "support/training.hpp"
@@ -326,7 +327,7 @@ TEST(Gradients, AreAveragedEarlyThoughABucketHasNoElements) {  // R31
   };
   run_ranks(2, [](const Group& group) {
     const auto net = std::make_shared<NetImpl>();
-    DistributedDataParallel model(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+    DistributedDataParallel model(net, group, kBucketEach);
     EXPECT_TRUE(averages_while_backward_runs(model, *net, group->rank()));
   });
 }

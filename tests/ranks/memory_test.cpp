@@ -20,22 +20,9 @@ using namespace ddp::testing;
 
 constexpr std::int64_t kParameters = 50, kElements = 1 << 20;  // 200 MiB of float32
 
-struct WideImpl : torch::nn::Module {
-  explicit WideImpl(std::int64_t elements) {
-    for (int i = 0; i < kParameters; ++i)
-      weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({elements})));
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    auto sum = x;
-    for (const auto& weight : weights) sum = sum + weight.sum() * x;
-    return sum;
-  }
-  std::vector<torch::Tensor> weights;
-};
-
-// "VmHWM:", the largest so far, or "VmRSS:".
+// "Rss:", or "Pss:", in which each page counts by the share of one of the processes that map it.
 std::int64_t resident_bytes(const std::string& kind) {
-  std::ifstream status("/proc/self/status");
+  std::ifstream status("/proc/self/smaps_rollup");
   for (std::string word; status >> word;)
     if (word == kind) {
       std::int64_t kibibytes = 0;
@@ -45,6 +32,22 @@ std::int64_t resident_bytes(const std::string& kind) {
   return -1;
 }
 
+struct WideImpl : torch::nn::Module {
+  explicit WideImpl(std::int64_t elements) {
+    for (int i = 0; i < kParameters; ++i)
+      weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({elements})));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    look();
+    auto sum = x;
+    for (const auto& weight : weights) sum = sum + weight.sum() * x;
+    return sum;
+  }
+  void look() { peak = std::max(peak, resident_bytes("Pss:")); }
+  std::vector<torch::Tensor> weights;
+  std::int64_t peak = 0;
+};
+
 constexpr double kByte = 1.0 / (1 << 20);
 
 void train(const std::shared_ptr<WideImpl>& net, const std::shared_ptr<ProcessGroup>& group, bool views, double cap) {
@@ -53,18 +56,23 @@ void train(const std::shared_ptr<WideImpl>& net, const std::shared_ptr<ProcessGr
   for (int step = 0; step < 3; ++step) {
     net->zero_grad();
     model(torch::full({}, 1.0 + group->rank())).backward();
+    net->look();
     for (const auto& weight : net->weights) EXPECT_EQ(weight.grad()[0].item<float>(), 1.5F);
   }
 }
 
+// The mean over the ranks, for which of them touches a shared page is chance. Looked at when each gradient has come.
 double peak_in_gradients(const std::shared_ptr<ProcessGroup>& group, bool views, double cap) {
   // Memory that is freed goes back at once: what the allocator would keep, some 30 MB, is not counted.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   train(std::make_shared<WideImpl>(1), group, views, cap);  // the code's own pages count as well: touch them before
   const auto net = std::make_shared<WideImpl>(kElements);
-  const auto before = resident_bytes("VmHWM:");
+  const auto before = resident_bytes("Pss:");
+  for (const auto& weight : net->weights) weight.register_hook([&net = *net](const torch::Tensor&) { net.look(); });
   train(net, group, views, cap);
-  return static_cast<double>(resident_bytes("VmHWM:") - before) / static_cast<double>(kParameters * kElements * 4);
+  auto peak = torch::full({}, static_cast<double>(net->peak - before), torch::kDouble);
+  group->all_reduce(peak, ReduceOp::avg);
+  return peak.item<double>() / static_cast<double>(kParameters * kElements * 4);
 }
 
 // A bucket for each parameter, PyTorch's default, and one bucket for all.
@@ -89,14 +97,14 @@ TEST_P(MemoryWithBucketsOf, HoldsGradientsTwiceWithoutViews) {  // R33
 void expect_little_growth(int warm_up, int times, const std::function<void(int)>& act) {
   for (int i = 0; i < warm_up; ++i) act(i);
   malloc_trim(0);
-  const auto before = resident_bytes("VmRSS:");
+  const auto before = resident_bytes("Rss:");
   for (int i = 0; i < times; ++i) act(i);
   // The allocator or the transport may hold a bucket for a while longer, which is no growth.
   auto growth = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i < 10; ++i) {
     act(i);
     malloc_trim(0);
-    growth = std::min(growth, resident_bytes("VmRSS:") - before);
+    growth = std::min(growth, resident_bytes("Rss:") - before);
   }
   EXPECT_LT(growth, 2 << 20);
 }
