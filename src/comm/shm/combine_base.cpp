@@ -1,0 +1,7 @@
+#include "comm/shm/combine_loops.hpp"
+
+namespace ddp::comm::shm {
+
+constinit const KernelTable kBaselineKernels = kKernels;
+
+}  // namespace ddp::comm::shm
