@@ -173,7 +173,7 @@ void check_all_counts() {
 
 template <typename T>
 void check_cuts_and_many_inputs() {
-  for (const std::size_t input_count : {2, 16, 17}) {
+  for (const std::size_t input_count : {2, 16}) {
     Buffers<T> buffers(input_count, 4500, input_count);
     check(buffers, {1, 2, 33, 100, 100, 2047, 2200, 4499});
   }
@@ -255,7 +255,7 @@ TEST(ShmCombine, ANaNInAnyInputGivesANaN) {
       for (const float result : results_of(op, values)) EXPECT_TRUE(std::isnan(result)) << k;
       std::vector<Float16> halves(4, Float16{0x3c00});
       std::vector<Bfloat16> bfloats(4, Bfloat16{0x3f80});
-      // The NaN whose bits are the largest, which a careless rounding carries into zero, and the smallest.
+      // The largest bits of either sign, which must not be carried into zero, and the smallest, not cut to infinity.
       for (const unsigned bits : {0x7fffu, 0xffffu, 0x7f81u, 0x7c01u}) {
         halves[k].bits = static_cast<std::uint16_t>(bits);
         bfloats[k].bits = static_cast<std::uint16_t>(bits == 0x7c01u ? 0xff81u : bits);
