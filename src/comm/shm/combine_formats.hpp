@@ -22,7 +22,7 @@ struct Floating {
   static Stored narrow(Wide value) { return value; }
   static Wide add(Wide a, Wide b) { return a + b; }
   static Wide multiply(Wide a, Wide b) { return a * b; }
-  static bool is_nan(Wide value) { return value != value; }
+  static bool is_nan(Wide value) { return __builtin_isnan(value); }
 };
 
 /// Calculates in the unsigned type `U`, which is at least as wide as `unsigned int`: a narrower one would be promoted
@@ -42,14 +42,15 @@ struct Integer {
 struct Bfloat16 : Floating<float> {
   using Stored = std::uint16_t;
   static float widen(std::uint16_t bits) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
+  /// For what is calculated from numbers of this type: a NaN among them has zeros below bit 16, so that rounding
+  /// leaves it one. Of another NaN it might make a zero.
   static std::uint16_t narrow(float value) {
     const auto bits = __builtin_bit_cast(std::uint32_t, value);
-    const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return static_cast<std::uint16_t>(is_nan(value) ? 0x7fc0 : rounded);
+    return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
   }
 };
 
-/// IEEE's binary16. The portable conversions give the bits of the F16C instructions, for NaNs too.
+/// IEEE's binary16. The portable conversions give the bits of the F16C instructions, but for a NaN's.
 struct Float16 : Floating<float> {
   using Stored = std::uint16_t;
   static float widen(std::uint16_t bits);
@@ -65,8 +66,7 @@ inline float Float16::widen(std::uint16_t bits) {
   if (magnitude < 0x0400) {
     wide = __builtin_bit_cast(std::uint32_t, static_cast<float>(magnitude) * 0x1p-24f);
   } else if (magnitude >= 0x7c00) {
-    const std::uint32_t quiet = magnitude > 0x7c00 ? 0x00400000 : 0;
-    wide = 0x7f800000 | quiet | ((magnitude & 0x03ff) << 13);
+    wide += 0x38000000;  // infinity or NaN: the largest exponent of either format
   }
   return __builtin_bit_cast(float, sign | wide);
 }
@@ -83,7 +83,7 @@ inline std::uint16_t Float16::narrow(float value) {
   const std::uint32_t magnitude = bits & 0x7fffffff;
   std::uint32_t half = 0;
   if (magnitude > 0x7f800000) {
-    half = 0x7e00 | ((magnitude >> 13) & 0x03ff);
+    half = 0x7e00;
   } else if (magnitude >= 0x47800000) {  // 2^16 and more; what lies below and rounds up to it carries into infinity
     half = 0x7c00;
   } else if (magnitude >= 0x38800000) {  // 2^-14, the smallest normal number
