@@ -2,13 +2,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +14,7 @@
 #include <stdexcept>
 
 #include "shm_child.hpp"
+#include "shm_forbid.hpp"
 #include "support/temp_folder.hpp"
 #include "support/text.hpp"
 
@@ -27,6 +24,10 @@ namespace {
 using ddp::testing::contains;
 using ddp::testing::TempFolder;
 using testing::Child;
+using testing::forbid;
+using testing::kKeepSize;
+using testing::kPopulateWrite;
+using testing::kPunchHole;
 using testing::Line;
 using watch::Descriptor;
 
@@ -206,6 +207,9 @@ TEST(Mapping, HasSmallerRegionsUnderAFileSizeLimit) {
     limit_to(RLIMIT_FSIZE, 300 * kMb);
     Mapping mapping = Mapping::create(1, 2);
     mapping.populate(mapping.layout().control_bytes, 2 * kMb);
+    sigset_t blocked;
+    sigprocmask(SIG_SETMASK, nullptr, &blocked);
+    EXPECT_EQ(sigismember(&blocked, SIGXFSZ), 0);
     line.say(size_text(mapping.layout().region_bytes));
   });
   EXPECT_EQ(child->hear(), "128 MB");
@@ -295,25 +299,6 @@ TEST(Mapping, OpensOnlyWhatCreateMakes) {
   EXPECT_THROW(Mapping::open(Descriptor(::open("/dev/null", O_RDWR | O_CLOEXEC)), layout), Unavailable);
 }
 
-/// From here on this process's `call` fails with `error` where its argument has that value.
-void forbid(long call, unsigned argument, std::uint32_t value, int error) {
-  const auto number = static_cast<std::uint32_t>(offsetof(seccomp_data, nr));
-  const auto place = static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * argument);  // its low half
-  std::array<sock_filter, 6> rules{{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, number),
-                                    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 3),
-                                    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, place),
-                                    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1),
-                                    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error)),
-                                    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
-  const sock_fprog program{rules.size(), rules.data()};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-    throw std::runtime_error("seccomp");
-  }
-}
-
-constexpr std::uint32_t kPopulateWrite = 23;  // MADV_POPULATE_WRITE
-constexpr std::uint32_t kKeepSize = 1;        // FALLOC_FL_KEEP_SIZE, without punching a hole
-
 TEST(Mapping, MapsWhatIsPopulatedOnAnOldKernelToo) {
   Mapping mapping = Mapping::create(1, 1, 64 * kMb);
   Child child([&](Line& line) {
@@ -345,7 +330,7 @@ TEST(Mapping, IsZeroAfterAReleaseAlsoWhereNoHoleCanBeCut) {
   mapping.populate(mapping.layout().control_bytes, kMb);
   std::memset(mapping.region(0), 1, kMb);
   Child child([&](Line& line) {
-    forbid(SYS_fallocate, 1, kKeepSize | 2, EOPNOTSUPP);
+    forbid(SYS_fallocate, 1, kKeepSize | kPunchHole, EOPNOTSUPP);
     mapping.release(mapping.layout().control_bytes, kMb);
     line.say("done");
   });

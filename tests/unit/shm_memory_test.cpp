@@ -11,8 +11,16 @@
 #include <thread>
 #include <vector>
 
+#include "shm_child.hpp"
+#include "shm_forbid.hpp"
+
 namespace ddp::comm::shm {
 namespace {
+
+using testing::Child;
+using testing::forbid;
+using testing::kKeepSize;
+using testing::Line;
 
 constexpr std::uint64_t kRegion = 4 << 20;
 
@@ -68,6 +76,18 @@ TEST(Memory, IsNullWhereTheRegionIsFull) {
   EXPECT_EQ(memory.allocate(1), nullptr);
   memory.free(whole);
   EXPECT_NE(memory.allocate(1), nullptr);
+}
+
+TEST(Memory, KeepsNothingTakenThatCouldNotBeBacked) {
+  Memory memory(new_mapping(), 0);
+  Child child([&](Line& line) {
+    forbid(SYS_fallocate, 1, kKeepSize, ENOSPC);
+    EXPECT_THROW(memory.allocate(1), Unavailable);
+    EXPECT_EQ(memory.allocated_bytes(), 0u);
+    line.say("done");
+  });
+  EXPECT_EQ(child->hear(), "done");
+  EXPECT_EQ(child.status(), 0);
 }
 
 TEST(Memory, TakesBackOnlyWhatItGave) {
