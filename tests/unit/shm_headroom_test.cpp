@@ -88,9 +88,11 @@ TEST(Headroom, CountsVersion2sFilePagesAsFree) {
   EXPECT_EQ(machine.left().bytes, 260 * kMb - kKept);
 }
 
-TEST(Headroom, HasNoLimitWhereVersion2SaysMax) {
+TEST(Headroom, IsNotWidenedByALimitThatIsFarAway) {
   const Machine machine("0::/job\n");
   machine.version2("job", "max\n", mb(100));
+  EXPECT_EQ(machine.left().bytes, 1000 * kMb);
+  machine.version2("job", mb(5000), mb(100));  // more than there is
   EXPECT_EQ(machine.left().bytes, 1000 * kMb);
 }
 

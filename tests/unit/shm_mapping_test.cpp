@@ -172,6 +172,7 @@ TEST(Mapping, PopulatesNothingOutsideOfIt) {
   Mapping mapping = Mapping::create(1, 1, 64 * kMb);
   const auto total = mapping.layout().total();
   EXPECT_THROW(mapping.populate(total, page_bytes()), std::out_of_range);
+  EXPECT_THROW(mapping.populate(total + page_bytes(), page_bytes()), std::out_of_range);
   EXPECT_THROW(mapping.populate(total - page_bytes(), 2 * page_bytes()), std::out_of_range);
   EXPECT_THROW(mapping.populate(page_bytes(), ~std::uint64_t{0} - page_bytes() + 1), std::out_of_range);
 }
@@ -272,7 +273,8 @@ TEST(Mapping, CannotChangeItsSize) {
   EXPECT_EQ(errno, EPERM);
   EXPECT_EQ(ftruncate(mapping.file(), total * 2), -1);
   EXPECT_EQ(errno, EPERM);
-  EXPECT_EQ(fcntl(mapping.file(), F_ADD_SEALS, F_SEAL_WRITE), -1);
+  EXPECT_EQ(fcntl(mapping.file(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
+  EXPECT_EQ(errno, EPERM);
 }
 
 TEST(Mapping, HasNoNameAndIsClosedOnExec) {
@@ -294,7 +296,7 @@ TEST(Mapping, OpensOnlyWhatCreateMakes) {
   EXPECT_THROW(Mapping::open(anonymous_file(4 * page, F_SEAL_SHRINK), layout), Unavailable);
   EXPECT_THROW(Mapping::open(anonymous_file(4 * page - 1, seals), layout), Unavailable);
   EXPECT_THROW(Mapping::open(anonymous_file(5 * page, seals), layout), Unavailable);
-  EXPECT_THROW(Mapping::open(anonymous_file(0, seals), Layout{}), Unavailable);
+  EXPECT_THROW(Mapping::open(anonymous_file(4 * page, seals), Layout{0, 4 * page, 1}), Unavailable);
   EXPECT_THROW(Mapping::open(Descriptor(), layout), Unavailable);
   EXPECT_THROW(Mapping::open(Descriptor(::open("/dev/null", O_RDWR | O_CLOEXEC)), layout), Unavailable);
 }
