@@ -59,7 +59,7 @@ void resize(const Descriptor& file, std::uint64_t bytes) {
   throw Unavailable("ftruncate to " + size_text(bytes) + ": " + error_text(error));
 }
 
-/// What RLIMIT_AS still allows this process to map; none where it is unlimited.
+/// What RLIMIT_AS still allows this process to map; RLIM_INFINITY where there is no limit.
 std::uint64_t address_space_left() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return RLIM_INFINITY;
