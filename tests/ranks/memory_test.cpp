@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -20,7 +22,7 @@ using namespace ddp::testing;
 
 constexpr std::int64_t kParameters = 50, kElements = 1 << 20;  // 200 MiB of float32
 
-// "Rss:", or "Pss:", in which each page counts by the share of one of the processes that map it.
+// A line of smaps_rollup: "Rss:" and others.
 std::int64_t resident_bytes(const std::string& kind) {
   std::ifstream status("/proc/self/smaps_rollup");
   for (std::string word; status >> word;)
@@ -30,6 +32,19 @@ std::int64_t resident_bytes(const std::string& kind) {
       return kibibytes * 1024;
     }
   return -1;
+}
+
+// What this rank's memory comes to: its private pages, and its part of the memory that two ranks share.
+std::int64_t held_bytes() {
+  std::int64_t shared = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    struct stat file{};
+    std::error_code ignored;
+    if (std::filesystem::read_symlink(entry, ignored).string().starts_with("/memfd:") &&
+        ::stat(entry.path().c_str(), &file) == 0)
+      shared += file.st_blocks * 512;
+  }
+  return resident_bytes("Pss_Anon:") + resident_bytes("Pss_File:") + shared / 2;
 }
 
 struct WideImpl : torch::nn::Module {
@@ -43,7 +58,7 @@ struct WideImpl : torch::nn::Module {
     for (const auto& weight : weights) sum = sum + weight.sum() * x;
     return sum;
   }
-  void look() { peak = std::max(peak, resident_bytes("Pss:")); }
+  void look() { peak = std::max(peak, held_bytes()); }
   std::vector<torch::Tensor> weights;
   std::int64_t peak = 0;
 };
@@ -61,18 +76,16 @@ void train(const std::shared_ptr<WideImpl>& net, const std::shared_ptr<ProcessGr
   }
 }
 
-// The mean over the ranks, for which of them touches a shared page is chance. Looked at when each gradient has come.
+// Looked at when each gradient has come.
 double peak_in_gradients(const std::shared_ptr<ProcessGroup>& group, bool views, double cap) {
   // Memory that is freed goes back at once: what the allocator would keep, some 30 MB, is not counted.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   train(std::make_shared<WideImpl>(1), group, views, cap);  // the code's own pages count as well: touch them before
   const auto net = std::make_shared<WideImpl>(kElements);
-  const auto before = resident_bytes("Pss:");
+  const auto before = held_bytes();
   for (const auto& weight : net->weights) weight.register_hook([&net = *net](const torch::Tensor&) { net.look(); });
   train(net, group, views, cap);
-  auto peak = torch::full({}, static_cast<double>(net->peak - before), torch::kDouble);
-  group->all_reduce(peak, ReduceOp::avg);
-  return peak.item<double>() / static_cast<double>(kParameters * kElements * 4);
+  return static_cast<double>(net->peak - before) / static_cast<double>(kParameters * kElements * 4);
 }
 
 // A bucket for each parameter, PyTorch's default, and one bucket for all.
