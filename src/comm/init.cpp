@@ -1,12 +1,11 @@
 // init_process_group: from an environment to a group of connected ranks.
 #include <ATen/Parallel.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string>
 
+#include "base/cores.hpp"
 #include "comm/backend.hpp"
 #include "comm/backend_shm.hpp"
 #include "comm/process_group_impl.hpp"
@@ -54,10 +53,7 @@ void share_cores(const std::vector<comm::Arrival>& arrivals, int rank) {
   const auto& host = arrivals[static_cast<std::size_t>(rank)].host;
   const auto here = std::count_if(arrivals.begin(), arrivals.end(), [&](const auto& one) { return one.host == host; });
   if (here <= 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  at::set_num_threads(std::max(1, CPU_COUNT(&allowed) / static_cast<int>(here)));
+  at::set_num_threads(threads_per_rank(allowed_cores(), static_cast<int>(here)));
 }
 
 void introduce(const Environment& environment, const std::string& host) {

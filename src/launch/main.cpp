@@ -6,8 +6,8 @@
 #include <exception>
 #include <iostream>
 
+#include "base/cores.hpp"
 #include "ddp/error.hpp"
-#include "launch/cores.hpp"
 #include "launch/descriptors.hpp"
 #include "launch/options.hpp"
 #include "launch/outcome.hpp"

@@ -17,6 +17,7 @@
 #include "reduce/broadcast.hpp"
 #include "reduce/reducer.hpp"
 #include "reduce/same_model.hpp"
+#include "train/allocator.hpp"
 #include "train/core_share.hpp"
 
 namespace ddp {
@@ -177,6 +178,7 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   require_known(module, options.ignored_parameters, "ignored_parameters", true);
   require_known(module, options.sparse_parameters, "sparse_parameters", false);
   impl_->group = std::move(group);
+  if (options.keep_freed_memory && impl_->group->device().is_cpu()) keep_freed_memory();
   impl_->broadcast_buffers = options.broadcast_buffers;
   impl_->weights_by_samples = options.weight_by_samples;
   const auto ignored = tensors_named(module, options.ignored_parameters);

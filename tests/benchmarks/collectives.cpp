@@ -1,13 +1,14 @@
 // Times one collective after the other over a range of sizes, in the words of nccl-tests.
 //
 //   collectives --operation all_reduce|broadcast|all_gather  --min-bytes N  --max-bytes N  --factor N
-//               --warmup N  --iterations N
+//               --warmup N  --iterations N  --own
 //
-// Without --operation: all of them. size: bytes of the largest buffer of a rank. count: elements (float32) that a rank
-// gives. time: median over the iterations of the slowest rank's time for the call, in us; nccl-tests gives the mean,
-// which a busy machine moves more. algbw = size / time, in GB/s. busbw: what each rank's link must carry at least,
-// algbw x 2(n-1)/n for all_reduce, (n-1)/n for all_gather, 1 for broadcast. #wrong: elements of a first, untimed call
-// that are not what they must be, over all ranks.
+// Without --operation: all of them. --own: the data lies in memory that the group gave, ProcessGroup::allocate(). size:
+// bytes of the largest buffer of a rank. count: elements (float32) that a rank gives. time: median over the iterations
+// of the slowest rank's time for the call, in us; nccl-tests gives the mean, which a busy machine moves more. algbw =
+// size / time, in GB/s. busbw: what each rank's link must carry at least, algbw x 2(n-1)/n for all_reduce, (n-1)/n for
+// all_gather, 1 for broadcast. #wrong: elements of a first, untimed call that are not what they must be, over all
+// ranks.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -67,10 +68,16 @@ std::int64_t wrong_elements(const std::vector<torch::Tensor>& result, const std:
 struct Plan {
   std::int64_t count;
   int warmup, iterations;
+  bool own;
 };
 
+torch::Tensor data_of(const Plan& plan, ddp::ProcessGroup& group) {
+  if (!plan.own) return torch::empty({plan.count});
+  return group.allocate(plan.count * 4).view(torch::kFloat);
+}
+
 void measure(const Collective& collective, const Plan& plan, ddp::ProcessGroup& group) {
-  auto data = torch::full({plan.count}, group.rank() + 1.0F);
+  auto data = data_of(plan, group).fill_(group.rank() + 1.0F);
   auto wrong = torch::tensor(wrong_elements(collective.call(group, data), collective.expected(group.size())));
   data.zero_();  // sums of zeros stay zeros
   std::vector<double> times;
@@ -95,7 +102,7 @@ void measure(const Collective& collective, const Plan& plan, ddp::ProcessGroup& 
 
 // As many as take about a second where Gloo runs on one host.
 int iterations_for(std::int64_t bytes) {
-  return static_cast<int>(std::clamp<std::int64_t>((32 << 20) / bytes, 5, 200));
+  return static_cast<int>(std::clamp<std::int64_t>((64 << 20) / bytes, 5, 1000));
 }
 
 void measure_all(const Options& options) {
@@ -115,8 +122,10 @@ void measure_all(const Options& options) {
     for (auto bytes = std::max<std::int64_t>(first, 4); bytes <= last; bytes *= factor) {
       const auto parts = collective.output_has_all_ranks ? group->size() : 1;
       const int iterations = options.count("iterations", iterations_for(bytes));
-      measure(collective, {std::max<std::int64_t>(bytes / 4 / parts, 1), options.count("warmup", 3), iterations},
-              *group);
+      measure(
+          collective,
+          {std::max<std::int64_t>(bytes / 4 / parts, 1), options.count("warmup", 3), iterations, options.has("own")},
+          *group);
     }
   }
 }
@@ -125,6 +134,7 @@ void measure_all(const Options& options) {
 
 int main(int count, char** arguments) {
   return ddp::run([&] {
-    measure_all(Options(count, arguments, {"operation", "min-bytes", "max-bytes", "factor", "warmup", "iterations"}));
+    measure_all(
+        Options(count, arguments, {"operation", "min-bytes", "max-bytes", "factor", "warmup", "iterations", "own"}));
   });
 }

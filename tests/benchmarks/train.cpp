@@ -1,7 +1,10 @@
 // Trains one network with DistributedDataParallel and prints, from rank 0, one line of JSON with what a step costs.
 //
 //   train --model mlp|resnet|gpt  --steps N  --warmup N  --no-views  --bucket-cap-mb X
-//         --static-graph  --find-unused  --overlap 0|1
+//         --static-graph  --find-unused  --overlap 0|1  --keep-memory 0|1  --no-broadcast-buffers
+//         --slow-rank R  --slow-by SHARE
+//
+// --slow-rank: rank R computes for SHARE of its own step longer before each backward, 0.2 unless told.
 //
 // A step: gradients to none, forward, cross-entropy, backward, SGD. One thread a rank unless OMP_NUM_THREADS says
 // otherwise. Its keys are those of the programs that compare.sh runs beside it.
@@ -61,6 +64,8 @@ ddp::DistributedDataParallelOptions options_of(const Options& options) {
   result.gradient_as_bucket_view = !options.has("no-views");
   result.static_graph = options.has("static-graph");
   result.find_unused_parameters = options.has("find-unused");
+  result.keep_freed_memory = options.count("keep-memory", 1) != 0;
+  result.broadcast_buffers = !options.has("no-broadcast-buffers");
   if (options.has("overlap")) result.overlap_communication = options.count("overlap", 1) != 0;
   return result;
 }
@@ -106,6 +111,12 @@ std::vector<double> measure(const std::function<torch::Tensor()>& step, int step
   return step_ms;
 }
 
+// Takes a core as computing does.
+void compute_until(double end) {
+  while (now_s() < end) {
+  }
+}
+
 void train(const Options& options) {
   const char* threads = std::getenv("OMP_NUM_THREADS");
   torch::set_num_threads(threads == nullptr ? 1 : std::atoi(threads));
@@ -113,9 +124,13 @@ void train(const Options& options) {
   const auto task = ddp::benchmarks::make_task(options.text("model", "mlp"), group->rank());
   ddp::DistributedDataParallel model(task.network, group, options_of(options));
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01));
+  const bool is_slow = options.count("slow-rank", -1) == group->rank();
+  const double slow_by = options.number("slow-by", 0.2);
   const auto step = [&] {
+    const double start = now_s();
     optimizer.zero_grad();
     const auto loss = task.loss(model(task.input));
+    if (is_slow) compute_until(now_s() + slow_by * 3 * (now_s() - start));  // a backward takes twice a forward's time
     loss.backward();
     optimizer.step();
     return loss.detach();
@@ -137,6 +152,7 @@ void train(const Options& options) {
 int main(int count, char** arguments) {
   return ddp::run([&] {
     train(Options(count, arguments,
-                  {"model", "steps", "warmup", "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap"}));
+                  {"model", "steps", "warmup", "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap",
+                   "keep-memory", "no-broadcast-buffers", "slow-rank", "slow-by"}));
   });
 }

@@ -66,8 +66,9 @@ struct WideImpl : torch::nn::Module {
 constexpr double kByte = 1.0 / (1 << 20);
 
 void train(const std::shared_ptr<WideImpl>& net, const std::shared_ptr<ProcessGroup>& group, bool views, double cap) {
-  DistributedDataParallel model(net, group,
-                                {.bucket_cap_mb = cap, .first_bucket_cap_mb = cap, .gradient_as_bucket_view = views});
+  DistributedDataParallel model(
+      net, group,
+      {.bucket_cap_mb = cap, .first_bucket_cap_mb = cap, .gradient_as_bucket_view = views, .keep_freed_memory = false});
   for (int step = 0; step < 3; ++step) {
     net->zero_grad();
     model(torch::full({}, 1.0 + group->rank())).backward();

@@ -320,5 +320,24 @@ TEST(ProcessGroup, MeetsOverAStoreFile) {
   run_ranks(3, [](const Group& group) { group->barrier(); }, options);
 }
 
+// Affinity masks count, as do quotas; what the user has set wins.
+TEST(ProcessGroup, RanksOfAHostDivideTheCoresThatTheyMayUse) {  // R74
+  for (const bool is_set : {false, true})
+    run_ranks(2, [&](const auto& group) {
+      cpu_set_t one_core;
+      CPU_ZERO(&one_core);
+      CPU_SET(::sched_getcpu(), &one_core);
+      ASSERT_EQ(::sched_setaffinity(0, sizeof one_core, &one_core), 0);
+      at::set_num_threads(3);
+      is_set ? ::setenv("OMP_NUM_THREADS", "3", 1) : ::unsetenv("OMP_NUM_THREADS");
+      const auto part = group->new_group({0, 1});
+      EXPECT_EQ(at::get_num_threads(), 3);  // a sub-group changes nothing
+      ProcessGroupOptions options;
+      options.environment = group->environment();
+      const auto again = init_process_group(options);
+      EXPECT_EQ(at::get_num_threads(), is_set ? 3 : 1);
+    });
+}
+
 }  // namespace
 }  // namespace ddp::testing

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/cores.hpp"
+
 namespace ddp::comm::shm {
 namespace {
 
@@ -15,12 +17,6 @@ constexpr std::uint64_t first_count(std::uint64_t call) { return (call / kSlots 
 constexpr std::uint64_t padded(std::uint64_t bytes) {
   constexpr std::uint64_t page = 4096;
   return (bytes + page - 1) / page * page;
-}
-
-int allowed_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  return ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
 // The first rank of a new generation sets the counter; the others find it set.

@@ -1,4 +1,4 @@
-#include "launch/cores.hpp"
+#include "base/cores.hpp"
 
 #include <sched.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <limits>
 #include <sstream>
 
-namespace ddp::launch {
+namespace ddp {
 namespace {
 
 namespace fs = std::filesystem;
@@ -80,4 +80,4 @@ double allowed_cores() {
 
 int threads_per_rank(double cores, int ranks) { return std::max(1, static_cast<int>(cores / ranks)); }
 
-}  // namespace ddp::launch
+}  // namespace ddp

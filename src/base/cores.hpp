@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-namespace ddp::launch {
+namespace ddp {
 
 /// The smaller of the affinity mask's cores and the cgroups' quota (version 2 or 1), which may be a fraction.
 double allowed_cores();
@@ -16,4 +16,4 @@ double cgroup_quota(const std::string& memberships, const std::filesystem::path&
 /// Threads for each of `ranks` ranks: at least 1.
 int threads_per_rank(double cores, int ranks);
 
-}  // namespace ddp::launch
+}  // namespace ddp
