@@ -24,9 +24,10 @@ enum class ReduceOp { sum, avg, min, max, product };
 
 /// How a group is made. Every field has a default.
 struct ProcessGroupOptions {
-  /// "auto" or "gloo": over Gloo, on the CPU. "nccl": on the GPU cuda:<local rank>; in builds with DDP_CUDA alone, and
-  /// not for use yet: it has never run on a GPU, and it refuses the data on the CPU that every collective exchanges
-  /// first. Elsewhere, and for "shm", which has no backend yet: ConfigError; also where there is no such GPU.
+  /// "auto": the variable DDP_BACKEND where it is set; else, on the CPU, shared memory where all ranks are on one host
+  /// and can have it, else Gloo. "shm", "gloo": that one. "nccl": on the GPU cuda:<local rank>; in builds with DDP_CUDA
+  /// alone, and not for use yet: it has never run on a GPU, and it refuses the data on the CPU that every collective
+  /// exchanges first. Errors: ConfigError, on every rank, where a backend that was named cannot be had.
   std::string backend = "auto";
   /// Limit of each collective and of the start-up. Unset: DDP_TIMEOUT (seconds), else 30 minutes.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
@@ -150,7 +151,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// group's fail(). Errors name ranks of the world. Errors: as init_process_group().
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubGroupOptions& options = {});
 
-  /// Memory that suits this backend's reductions, zeroed: uint8 [bytes] on device().
+  /// Memory that suits this backend's reductions, zeroed: uint8 [bytes] on device(). In shared memory, reductions of
+  /// tensors in it copy nothing; where no more of it is to be had, it is ordinary memory, and one line says so.
   at::Tensor allocate(std::int64_t bytes);
 
   /// Tells all ranks that this one has failed: their waits end with this rank and `text`, and the
@@ -170,7 +172,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Origin origin() const noexcept;  ///< this rank in the world, for errors
   at::Device device() const noexcept;
   const Environment& environment() const noexcept;
-  std::string_view backend() const noexcept;  ///< "gloo" or "nccl"; "none" in a world of one
+  std::string_view backend() const noexcept;  ///< "shm", "gloo" or "nccl"; "none" in a world of one
   std::chrono::milliseconds timeout() const noexcept;
 
  private:
