@@ -1,6 +1,6 @@
 // Times one collective after the other over a range of sizes, in the words of nccl-tests.
 //
-//   collectives --operation all_reduce|broadcast|all_gather  --min-bytes N  --max-bytes N  --factor N
+//   collectives --operation all_reduce|broadcast|all_gather  --min-bytes N  --max-bytes N  --factor N  --sizes N,N
 //               --warmup N  --iterations N  --own
 //
 // Without --operation: all of them. --own: the data lies in memory that the group gave, ProcessGroup::allocate(). size:
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,17 @@ void measure(const Collective& collective, const Plan& plan, ddp::ProcessGroup& 
   std::fflush(stdout);
 }
 
+std::vector<std::int64_t> sizes_of(const Options& options) {
+  std::vector<std::int64_t> sizes;
+  std::istringstream named(options.text("sizes", ""));
+  for (std::string size; std::getline(named, size, ',');) sizes.push_back(std::stoll(size));
+  if (!sizes.empty()) return sizes;
+  const auto last = static_cast<std::int64_t>(options.number("max-bytes", 64 << 20));
+  const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(options.number("min-bytes", 4096)), 4);
+  for (auto bytes = first; bytes <= last; bytes *= std::max(2, options.count("factor", 4))) sizes.push_back(bytes);
+  return sizes;
+}
+
 // As many as take about a second where Gloo runs on one host.
 int iterations_for(std::int64_t bytes) {
   return static_cast<int>(std::clamp<std::int64_t>((64 << 20) / bytes, 5, 1000));
@@ -109,9 +121,6 @@ void measure_all(const Options& options) {
   torch::set_num_threads(1);
   const auto group = ddp::init_process_group();
   const auto chosen = options.text("operation", "");
-  const auto first = static_cast<std::int64_t>(options.number("min-bytes", 4096));
-  const auto last = static_cast<std::int64_t>(options.number("max-bytes", 64 << 20));
-  const auto factor = std::max(2, options.count("factor", 4));
   for (const auto& collective : kCollectives) {
     if (!chosen.empty() && chosen != collective.name) continue;
     if (group->rank() == 0) {
@@ -119,7 +128,7 @@ void measure_all(const Options& options) {
       std::printf("#%11s %12s %9s %12s %9s %9s %8s\n", "size", "count", "type", "time", "algbw", "busbw", "#wrong");
       std::printf("#%11s %12s %9s %12s %9s %9s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)");
     }
-    for (auto bytes = std::max<std::int64_t>(first, 4); bytes <= last; bytes *= factor) {
+    for (const auto bytes : sizes_of(options)) {
       const auto parts = collective.output_has_all_ranks ? group->size() : 1;
       const int iterations = options.count("iterations", iterations_for(bytes));
       measure(
@@ -134,7 +143,7 @@ void measure_all(const Options& options) {
 
 int main(int count, char** arguments) {
   return ddp::run([&] {
-    measure_all(
-        Options(count, arguments, {"operation", "min-bytes", "max-bytes", "factor", "warmup", "iterations", "own"}));
+    measure_all(Options(count, arguments,
+                        {"operation", "min-bytes", "max-bytes", "factor", "warmup", "iterations", "own", "sizes"}));
   });
 }
