@@ -5,7 +5,10 @@
  * Checked in every order in which the ranks' accesses can follow each other: each chunk is done once; a call that looks
  * done is done; nobody reads an entry that its owner has filled in anew; nobody sleeps for ever.
  *
- * -DBROKEN_BELL, -DBROKEN_ROOM: the protocol without one of its parts, in which Spin finds a fault.
+ * -DBESIDE: rank 0 has a second thread that enters calls while the first one runs them; whoever waits for room must
+ * then also look whether there is something to run.
+ *
+ * -DBROKEN_BELL, -DBROKEN_ROOM, -DBROKEN_BESIDE: the protocol without one of its parts, in which Spin finds a fault.
  */
 #ifndef RANKS
 #define RANKS 2
@@ -161,6 +164,7 @@ inline work_on(call) {
      :: else ->
         times_done[call * CHUNKS + chunk]++;
         assert(times_done[call * CHUNKS + chunk] == 1);
+        assert(done[SLOT(call)].generation == GENERATION(call));
         atomic { done[SLOT(call)].count++; answer = (done[SLOT(call)].count == CHUNKS) };
         if
         :: answer == 1 -> wake_sleepers()
@@ -178,6 +182,67 @@ inline work_on(call) {
   :: else -> other++
   od
 }
+
+#ifdef BESIDE
+#define ENTER atomic { locked[me] == 0 -> locked[me] = 1 }
+#define ENTERED locked[me] = 0
+bit locked[RANKS];
+#ifdef BROKEN_BESIDE
+#define look_has_room_or_entered(call) look_has_room(entered[me])
+#else
+inline look_has_room_or_entered(call) {
+  if
+  :: entered[me] > call -> answer = 1
+  :: else -> look_has_room(call)
+  fi
+}
+#endif
+
+/* The thread that runs rank 0's calls, and enters those for which it finds room. */
+proctype Runner(byte me) {
+  byte next_run = 0, other = 0, target = 0, heard = 0, chunk = 0, call = 0;
+  bit answer = 0, was = 0, taken = 0;
+  do
+  :: next_run == CALLS -> break
+  :: else ->
+     ENTER;
+     if
+     :: entered[me] < CALLS ->
+        call = entered[me];
+        look_has_room(call);
+        if
+        :: answer == 1 -> enter(call)
+        :: else -> skip
+        fi
+     :: else -> skip
+     fi;
+     call = 0;
+     taken = (next_run < entered[me]);
+     ENTERED;
+     if
+     :: taken == 1 -> work_on(next_run); next_run++
+     :: else -> WAIT(look_has_room_or_entered(next_run))
+     fi
+  od
+}
+
+/* Another one of its threads, which may enter calls meanwhile and runs none. */
+proctype Beside(byte me) {
+  byte other = 0, target = 0, call = 0;
+  bit answer = 0, was = 0;
+end:
+  do
+  :: atomic { locked[me] == 0 && entered[me] < CALLS -> locked[me] = 1 };
+     call = entered[me];
+     look_has_room(call);
+     if
+     :: answer == 1 -> enter(call); ENTERED
+     :: else -> ENTERED; break
+     fi
+  :: true -> break
+  od
+}
+#endif
 
 /* Enters calls as long as there is room, at any time, and runs them in their order. A rank may also let the others do
  * all of a call's work and only wait for it: that is a run in which it gets no chunk. */
@@ -203,7 +268,12 @@ init {
   atomic {
     do
     :: rank == RANKS -> break
+#ifdef BESIDE
+    :: rank == 0 -> run Runner(0); run Beside(0); rank++
+    :: rank > 0 && rank < RANKS -> run Rank(rank); rank++
+#else
     :: else -> run Rank(rank); rank++
+#endif
     od
   }
 }
