@@ -27,10 +27,12 @@ bool never() { return false; }
 
 class Threads {
  public:
-  ~Threads() {
-    for (auto& thread : threads_) thread.join();
-  }
+  ~Threads() { join(); }
   void start(std::function<void()> body) { threads_.emplace_back(std::move(body)); }
+  void join() {
+    for (auto& thread : threads_) thread.join();
+    threads_.clear();
+  }
 
  private:
   std::vector<std::thread> threads_;
@@ -234,100 +236,164 @@ TEST(Stress, CallsAndMessagesOfSeveralGroupsAtOnceAreRight) {
   }
 }
 
-/// Much shorter than if each round were ended by the end of a sleep.
-class Rounds {
+/// Waits for somebody who comes late. A wake-up ends them within microseconds; without one they take as long as a
+/// sleep's slice, all of them.
+class Waits {
  public:
-  static constexpr int kCount = 300;
-  ~Rounds() { EXPECT_LT(std::chrono::steady_clock::now() - start_, std::chrono::milliseconds(10) * kCount / 3); }
+  static constexpr int kCount = 100;
+  ~Waits() { EXPECT_GT(quick_, kCount / 10); }
+
+  template <class Wait>
+  void time(Wait wait) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(wait());
+    quick_ += std::chrono::steady_clock::now() - start < std::chrono::milliseconds(8);
+  }
 
  private:
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  int quick_ = 0;
 };
 
 // So that the other one sleeps by then; whether it does changes no result.
-void dawdle_long() {
-  for (int i = 0; i < 200; ++i) std::this_thread::yield();
+void come_late() {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
+  while (std::chrono::steady_clock::now() < end) {
+  }
 }
 
-void on_two_boards(const std::function<void(Board&)>& body) {
+// Rank 0 waits, rank 1 is late.
+void on_two_boards(const std::function<void(Board&, Waits&)>& first, const std::function<void(Board&)>& second) {
   const auto mapping = Mapping::create(Board::bytes_for(2), 2, kRegion);
   Threads threads;
-  for (int rank = 0; rank < 2; ++rank)
-    threads.start([&, rank] {
-      Board board(mapping.data(), rank, 2, {});
-      const Rounds rounds;
-      body(board);
-    });
+  threads.start([&] {
+    Board board(mapping.data(), 0, 2, {});
+    Waits waits;
+    first(board, waits);
+  });
+  threads.start([&] {
+    Board board(mapping.data(), 1, 2, {});
+    second(board);
+  });
+  threads.join();
 }
 
 TEST(Board, WakesWhoWaitsForTheOthersToEnter) {
-  on_two_boards([](Board& board) {
-    for (int round = 0; round < Rounds::kCount; ++round) {
-      if (round % 2 == board.rank()) dawdle_long();
-      const auto call = board.enter();
-      EXPECT_TRUE(board.wait([&] { return board.has_all(call); }, never));
-      board.leave(call);
-    }
-  });
+  on_two_boards(
+      [](Board& board, Waits& waits) {
+        for (int round = 0; round < Waits::kCount; ++round) {
+          const auto call = board.enter();
+          waits.time([&] { return board.wait([&] { return board.has_all(call); }, never); });
+          board.leave(call);
+        }
+      },
+      [](Board& board) {
+        for (std::uint64_t call = 0; call < Waits::kCount; ++call) {
+          while (!board.has_room()) std::this_thread::yield();
+          come_late();
+          board.enter();
+          board.leave(call);
+        }
+      });
 }
 
 TEST(Board, WakesWhoWaitsForTheOthersChunks) {
-  on_two_boards([](Board& board) {
-    for (int round = 0; round < Rounds::kCount; ++round) {
-      const auto call = board.enter();
-      EXPECT_TRUE(board.wait([&] { return board.has_all(call); }, never));
-      if (round % 2 == board.rank())
-        while (board.claim(call, 2)) {
-          dawdle_long();
-          board.finish_chunk(call, 2);
+  on_two_boards(
+      [](Board& board, Waits& waits) {
+        for (int round = 0; round < Waits::kCount; ++round) {
+          const auto call = board.enter();
+          while (!board.has_all(call)) std::this_thread::yield();
+          waits.time([&] { return board.wait([&] { return board.is_done(call, 1); }, never); });
+          board.leave(call);
         }
-      EXPECT_TRUE(board.wait([&] { return board.is_done(call, 2); }, never));
-      board.leave(call);
-    }
-  });
+      },
+      [](Board& board) {
+        for (int round = 0; round < Waits::kCount; ++round) {
+          while (!board.has_room()) std::this_thread::yield();
+          const auto call = board.enter();
+          while (!board.has_all(call)) std::this_thread::yield();
+          EXPECT_EQ(board.claim(call, 1), 0U);
+          come_late();
+          board.finish_chunk(call, 1);
+          board.leave(call);
+        }
+      });
 }
 
 // Rank 0 is always as far ahead as it can be.
 TEST(Board, WakesWhoWaitsForRoom) {
-  on_two_boards([](Board& board) {
-    const std::uint64_t calls = Rounds::kCount + kSlots;
-    for (std::uint64_t call = 0; call < calls; ++call) {
-      EXPECT_TRUE(board.wait([&] { return board.has_room(); }, never));
-      board.enter();
-      if (board.rank() == 0) {
-        board.leave(call);
-      } else {
-        if (call < Rounds::kCount) dawdle_long();
-        board.leave(call);
-      }
-    }
-  });
+  on_two_boards(
+      [](Board& board, Waits& waits) {
+        for (std::uint64_t call = 0; call < Waits::kCount + kSlots; ++call) {
+          const auto wait = [&] { return board.wait([&] { return board.has_room(); }, never); };
+          if (call < kSlots)
+            EXPECT_TRUE(wait());
+          else
+            waits.time(wait);
+          board.enter();
+          board.leave(call);
+        }
+      },
+      [](Board& board) {
+        for (std::uint64_t call = 0; call < Waits::kCount; ++call) {
+          board.enter();
+          while (!board.has_all(call + kSlots - 1)) std::this_thread::yield();
+          come_late();
+          board.leave(call);
+        }
+      });
 }
 
-TEST(Mail, WakesWhoWaitsForALetterAndForRoom) {
+void on_two_mails(const std::function<void(Mail&)>& first, const std::function<void(Mail&)>& second) {
   const auto mapping = Mapping::create(4096, 2, kRegion);
   const std::vector<std::byte*> inboxes{mapping.region(0), mapping.region(1)};
-  constexpr std::uint64_t bytes = 5 * Mail::kLetterBytes;  // more than there are letters
   Threads threads;
-  threads.start([&] {
-    Mail mail(inboxes, 0);
-    std::vector<std::byte> data(bytes);
-    const Rounds rounds;
-    for (std::uint32_t round = 0; round < Rounds::kCount; ++round) {
-      if (round % 2 == 0) dawdle_long();
-      EXPECT_TRUE(mail.send(data.data(), bytes, 1, round, never));
-      EXPECT_TRUE(mail.receive(data.data(), 1, 1, round, never));
-    }
-  });
-  threads.start([&] {
-    Mail mail(inboxes, 1);
-    std::vector<std::byte> data(bytes);
-    for (std::uint32_t round = 0; round < Rounds::kCount; ++round) {
-      if (round % 2 == 1) dawdle_long();
-      EXPECT_TRUE(mail.receive(data.data(), bytes, 0, round, never));
-      EXPECT_TRUE(mail.send(data.data(), 1, 0, round, never));
-    }
-  });
+  Mail one(inboxes, 0), other(inboxes, 1);
+  threads.start([&] { first(one); });
+  threads.start([&] { second(other); });
+  threads.join();
+}
+
+// Each message is asked for, so that whoever waits for it waits for it alone.
+TEST(Mail, WakesWhoWaitsForAMessage) {
+  on_two_mails(
+      [](Mail& mail) {
+        Waits waits;
+        std::byte data[8]{};
+        for (std::uint32_t tag = 0; tag < Waits::kCount; ++tag) {
+          EXPECT_TRUE(mail.send(data, 8, 1, tag, never));
+          waits.time([&] { return mail.receive(data, 8, 1, tag, never); });
+        }
+      },
+      [](Mail& mail) {
+        std::byte data[8]{};
+        for (std::uint32_t tag = 0; tag < Waits::kCount; ++tag) {
+          EXPECT_TRUE(mail.receive(data, 8, 0, tag, never));
+          come_late();
+          EXPECT_TRUE(mail.send(data, 8, 0, tag, never));
+        }
+      });
+}
+
+// Five letters' worth where there are four.
+TEST(Mail, WakesWhoWaitsForALetter) {
+  constexpr std::uint64_t bytes = 5 * Mail::kLetterBytes;
+  on_two_mails(
+      [](Mail& mail) {
+        Waits waits;
+        std::vector<std::byte> data(bytes);
+        for (std::uint32_t tag = 0; tag < Waits::kCount; ++tag) {
+          waits.time([&] { return mail.send(data.data(), bytes, 1, tag, never); });
+          EXPECT_TRUE(mail.receive(data.data(), 1, 1, tag, never));
+        }
+      },
+      [](Mail& mail) {
+        std::vector<std::byte> data(bytes);
+        for (std::uint32_t tag = 0; tag < Waits::kCount; ++tag) {
+          come_late();
+          EXPECT_TRUE(mail.receive(data.data(), bytes, 0, tag, never));
+          EXPECT_TRUE(mail.send(data.data(), 1, 0, tag, never));
+        }
+      });
 }
 
 // A long message that is not received yet has a place for each of its letters and more.
