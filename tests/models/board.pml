@@ -8,7 +8,10 @@
  * -DBESIDE: rank 0 has a second thread that enters calls while the first one runs them; whoever waits for room must
  * then also look whether there is something to run.
  *
- * -DBROKEN_BELL, -DBROKEN_ROOM, -DBROKEN_BESIDE: the protocol without one of its parts, in which Spin finds a fault.
+ * -DMEETINGS: every second call has no chunks.
+ *
+ * -DBROKEN_BELL, -DBROKEN_ENTER, -DBROKEN_ORDER, -DBROKEN_ROOM, -DBROKEN_BESIDE: the protocol without one of its parts,
+ * in which Spin finds a fault.
  */
 #ifndef RANKS
 #define RANKS 2
@@ -20,6 +23,11 @@
 #define CALLS 4
 #endif
 #define CHUNKS 2
+#ifdef MEETINGS
+#define HAS_CHUNKS(call) ((call) % 2)
+#else
+#define HAS_CHUNKS(call) true
+#endif
 
 #define SLOT(call) ((call) % SLOTS)
 #define GENERATION(call) ((call) / SLOTS + 1)
@@ -102,13 +110,19 @@ inline wake_sleepers() {
   od
 }
 
+/* With an order weaker than the sequentially consistent one a processor may look first. */
+#ifdef BROKEN_ORDER
+#define SAY_AND_LOOK(look) look; asleep[me] = 1
+#else
+#define SAY_AND_LOOK(look) asleep[me] = 1; look
+#endif
+
 /* `look` sets answer. */
 #define WAIT(look) \
   do \
   :: true -> \
      heard = bell[me]; \
-     asleep[me] = 1; \
-     look; \
+     SAY_AND_LOOK(look); \
      if \
      :: answer == 1 -> asleep[me] = 0; break \
      :: else -> SLEEP; asleep[me] = 0 \
@@ -132,11 +146,13 @@ inline enter(call) {
   renew(claimed[SLOT(call)], call);
   renew(done[SLOT(call)], call);
   entered[me] = call + 1;
+#ifndef BROKEN_ENTER
   look_has_all(call);
   if
   :: answer == 1 -> wake_sleepers()
   :: else -> skip
   fi
+#endif
 }
 
 inline read_entries(call) {
@@ -150,30 +166,34 @@ inline read_entries(call) {
 inline work_on(call) {
   WAIT(look_has_all(call));
   read_entries(call);
-  do
-  :: true ->
-     atomic {
-       if
-       :: claimed[SLOT(call)].generation == GENERATION(call) && claimed[SLOT(call)].count < CHUNKS ->
-          chunk = claimed[SLOT(call)].count; claimed[SLOT(call)].count++; taken = 1
-       :: else -> taken = 0
-       fi
-     };
-     if
-     :: taken == 0 -> break
-     :: else ->
-        times_done[call * CHUNKS + chunk]++;
-        assert(times_done[call * CHUNKS + chunk] == 1);
-        assert(done[SLOT(call)].generation == GENERATION(call));
-        atomic { done[SLOT(call)].count++; answer = (done[SLOT(call)].count == CHUNKS) };
-        if
-        :: answer == 1 -> wake_sleepers()
-        :: else -> skip
-        fi
-     fi
-  od;
-  WAIT(look_is_done(call));
-  assert(times_done[call * CHUNKS] == 1 && times_done[call * CHUNKS + CHUNKS - 1] == 1);
+  if
+  :: HAS_CHUNKS(call) ->
+       do
+       :: true ->
+          atomic {
+            if
+            :: claimed[SLOT(call)].generation == GENERATION(call) && claimed[SLOT(call)].count < CHUNKS ->
+               chunk = claimed[SLOT(call)].count; claimed[SLOT(call)].count++; taken = 1
+            :: else -> taken = 0
+            fi
+          };
+          if
+          :: taken == 0 -> break
+          :: else ->
+             times_done[call * CHUNKS + chunk]++;
+             assert(times_done[call * CHUNKS + chunk] == 1);
+             assert(done[SLOT(call)].generation == GENERATION(call));
+             atomic { done[SLOT(call)].count++; answer = (done[SLOT(call)].count == CHUNKS) };
+             if
+             :: answer == 1 -> wake_sleepers()
+             :: else -> skip
+             fi
+          fi
+       od;
+       WAIT(look_is_done(call));
+       assert(times_done[call * CHUNKS] == 1 && times_done[call * CHUNKS + CHUNKS - 1] == 1);
+  :: else -> skip
+  fi;
   gone[me] = call + 1;
   other = 0;
   do
