@@ -11,7 +11,7 @@ export LC_ALL=C.UTF-8
 
 readonly torch_oldest=2.11
 readonly cuda_room_gb=12  # the environment takes 5.5, what pip downloads 2.5 and may keep again in its cache, the build 1
-readonly libraries=(libgloo-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev dataset-fashion-mnist)
+libraries=(spin libgloo-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev dataset-fashion-mnist)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 home=~
@@ -28,6 +28,8 @@ if [[ $preset == cuda ]]; then
   environment=cuda-torch-$torch_version
   # crt and cccl: headers that CUDA's own in the other packages include, in the version that torch asks for.
   packages=("torch==$torch_version" "cuda-toolkit[crt,cccl]")
+elif [[ $preset == arm ]]; then
+  libraries+=(googletest g++-aarch64-linux-gnu qemu-user)
 fi
 
 say() { printf -- '-- %s\n' "$*"; }

@@ -42,7 +42,12 @@ if(DDP_BUILD_LAUNCHER)
   ddp_find_package(CLI11 libcli11-dev CONFIG)
 endif()
 if(DDP_BUILD_TESTS)
-  ddp_find_package(GTest libgtest-dev)
+  if(CMAKE_CROSSCOMPILING)  # Debian's library is for this machine's processor; its sources serve every one
+    set(INSTALL_GTEST OFF)
+    add_subdirectory(/usr/src/googletest/googletest googletest EXCLUDE_FROM_ALL SYSTEM)
+  else()
+    ddp_find_package(GTest libgtest-dev)
+  endif()
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
 

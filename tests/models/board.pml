@@ -5,7 +5,13 @@
  * Checked in every order in which the ranks' accesses can follow each other: each chunk is done once; a call that looks
  * done is done; nobody reads an entry that its owner has filled in anew; nobody sleeps for ever.
  *
- * -DBROKEN_BELL, -DBROKEN_ROOM: the protocol without one of its parts, in which Spin finds a fault.
+ * -DBESIDE: rank 0 has a second thread that enters calls while the first one runs them; whoever waits for room must
+ * then also look whether there is something to run.
+ *
+ * -DMEETINGS: every second call has no chunks.
+ *
+ * -DBROKEN_BELL, -DBROKEN_ENTER, -DBROKEN_ORDER, -DBROKEN_ROOM, -DBROKEN_BESIDE: the protocol without one of its parts,
+ * in which Spin finds a fault.
  */
 #ifndef RANKS
 #define RANKS 2
@@ -17,6 +23,11 @@
 #define CALLS 4
 #endif
 #define CHUNKS 2
+#ifdef MEETINGS
+#define HAS_CHUNKS(call) ((call) % 2)
+#else
+#define HAS_CHUNKS(call) true
+#endif
 
 #define SLOT(call) ((call) % SLOTS)
 #define GENERATION(call) ((call) / SLOTS + 1)
@@ -99,13 +110,19 @@ inline wake_sleepers() {
   od
 }
 
+/* With an order weaker than the sequentially consistent one a processor may look first. */
+#ifdef BROKEN_ORDER
+#define SAY_AND_LOOK(look) look; asleep[me] = 1
+#else
+#define SAY_AND_LOOK(look) asleep[me] = 1; look
+#endif
+
 /* `look` sets answer. */
 #define WAIT(look) \
   do \
   :: true -> \
      heard = bell[me]; \
-     asleep[me] = 1; \
-     look; \
+     SAY_AND_LOOK(look); \
      if \
      :: answer == 1 -> asleep[me] = 0; break \
      :: else -> SLEEP; asleep[me] = 0 \
@@ -129,11 +146,13 @@ inline enter(call) {
   renew(claimed[SLOT(call)], call);
   renew(done[SLOT(call)], call);
   entered[me] = call + 1;
+#ifndef BROKEN_ENTER
   look_has_all(call);
   if
   :: answer == 1 -> wake_sleepers()
   :: else -> skip
   fi
+#endif
 }
 
 inline read_entries(call) {
@@ -147,29 +166,34 @@ inline read_entries(call) {
 inline work_on(call) {
   WAIT(look_has_all(call));
   read_entries(call);
-  do
-  :: true ->
-     atomic {
-       if
-       :: claimed[SLOT(call)].generation == GENERATION(call) && claimed[SLOT(call)].count < CHUNKS ->
-          chunk = claimed[SLOT(call)].count; claimed[SLOT(call)].count++; taken = 1
-       :: else -> taken = 0
-       fi
-     };
-     if
-     :: taken == 0 -> break
-     :: else ->
-        times_done[call * CHUNKS + chunk]++;
-        assert(times_done[call * CHUNKS + chunk] == 1);
-        atomic { done[SLOT(call)].count++; answer = (done[SLOT(call)].count == CHUNKS) };
-        if
-        :: answer == 1 -> wake_sleepers()
-        :: else -> skip
-        fi
-     fi
-  od;
-  WAIT(look_is_done(call));
-  assert(times_done[call * CHUNKS] == 1 && times_done[call * CHUNKS + CHUNKS - 1] == 1);
+  if
+  :: HAS_CHUNKS(call) ->
+       do
+       :: true ->
+          atomic {
+            if
+            :: claimed[SLOT(call)].generation == GENERATION(call) && claimed[SLOT(call)].count < CHUNKS ->
+               chunk = claimed[SLOT(call)].count; claimed[SLOT(call)].count++; taken = 1
+            :: else -> taken = 0
+            fi
+          };
+          if
+          :: taken == 0 -> break
+          :: else ->
+             times_done[call * CHUNKS + chunk]++;
+             assert(times_done[call * CHUNKS + chunk] == 1);
+             assert(done[SLOT(call)].generation == GENERATION(call));
+             atomic { done[SLOT(call)].count++; answer = (done[SLOT(call)].count == CHUNKS) };
+             if
+             :: answer == 1 -> wake_sleepers()
+             :: else -> skip
+             fi
+          fi
+       od;
+       WAIT(look_is_done(call));
+       assert(times_done[call * CHUNKS] == 1 && times_done[call * CHUNKS + CHUNKS - 1] == 1);
+  :: else -> skip
+  fi;
   gone[me] = call + 1;
   other = 0;
   do
@@ -178,6 +202,67 @@ inline work_on(call) {
   :: else -> other++
   od
 }
+
+#ifdef BESIDE
+#define ENTER atomic { locked[me] == 0 -> locked[me] = 1 }
+#define ENTERED locked[me] = 0
+bit locked[RANKS];
+#ifdef BROKEN_BESIDE
+#define look_has_room_or_entered(call) look_has_room(entered[me])
+#else
+inline look_has_room_or_entered(call) {
+  if
+  :: entered[me] > call -> answer = 1
+  :: else -> look_has_room(call)
+  fi
+}
+#endif
+
+/* The thread that runs rank 0's calls, and enters those for which it finds room. */
+proctype Runner(byte me) {
+  byte next_run = 0, other = 0, target = 0, heard = 0, chunk = 0, call = 0;
+  bit answer = 0, was = 0, taken = 0;
+  do
+  :: next_run == CALLS -> break
+  :: else ->
+     ENTER;
+     if
+     :: entered[me] < CALLS ->
+        call = entered[me];
+        look_has_room(call);
+        if
+        :: answer == 1 -> enter(call)
+        :: else -> skip
+        fi
+     :: else -> skip
+     fi;
+     call = 0;
+     taken = (next_run < entered[me]);
+     ENTERED;
+     if
+     :: taken == 1 -> work_on(next_run); next_run++
+     :: else -> WAIT(look_has_room_or_entered(next_run))
+     fi
+  od
+}
+
+/* Another one of its threads, which may enter calls meanwhile and runs none. */
+proctype Beside(byte me) {
+  byte other = 0, target = 0, call = 0;
+  bit answer = 0, was = 0;
+end:
+  do
+  :: atomic { locked[me] == 0 && entered[me] < CALLS -> locked[me] = 1 };
+     call = entered[me];
+     look_has_room(call);
+     if
+     :: answer == 1 -> enter(call); ENTERED
+     :: else -> ENTERED; break
+     fi
+  :: true -> break
+  od
+}
+#endif
 
 /* Enters calls as long as there is room, at any time, and runs them in their order. A rank may also let the others do
  * all of a call's work and only wait for it: that is a run in which it gets no chunk. */
@@ -203,7 +288,12 @@ init {
   atomic {
     do
     :: rank == RANKS -> break
+#ifdef BESIDE
+    :: rank == 0 -> run Runner(0); run Beside(0); rank++
+    :: rank > 0 && rank < RANKS -> run Rank(rank); rank++
+#else
     :: else -> run Rank(rank); rank++
+#endif
     od
   }
 }

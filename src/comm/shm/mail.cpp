@@ -43,34 +43,41 @@ void Mail::empty(Letter& letter, int from) const {
   ring(from);
 }
 
-void Mail::stash_short() {
+bool Mail::is_expected(int from, std::uint32_t tag) {
+  const std::lock_guard lock(mutex_);
+  return expected_.contains({from, tag});
+}
+
+void Mail::stash_unexpected() {
   for (int from = 0; from < static_cast<int>(inboxes_.size()); ++from) {
     auto* const first = letters(from, rank_);
     for (auto* letter = first; letter < first + kLetters; ++letter) {
       auto state = letter->state.load();
-      if (!is_begin(state) || !letter->state.compare_exchange_strong(state, kTaken)) continue;
-      if (letter->message_bytes > kLetterBytes) {
-        letter->state.store(state);  // who waits for it takes it piece by piece
+      if (state == kEmpty || state == kTaken || is_expected(from, tag_of(state)) ||
+          !letter->state.compare_exchange_strong(state, kTaken))
         continue;
-      }
+      Piece piece;
+      piece.message_bytes = letter->message_bytes;
+      const auto offset = offset_of(state);
+      const auto length = std::min<std::uint64_t>(piece.message_bytes - offset, kLetterBytes);
+      piece.data.assign(letter->data.data(), letter->data.data() + length);
       {
         const std::lock_guard lock(mutex_);
-        stash_.emplace(std::pair(from, state),
-                       std::vector(letter->data.data(), letter->data.data() + letter->message_bytes));
+        stash_.emplace(std::pair(from, state), std::move(piece));
       }
       empty(*letter, from);
-      ring(rank_);
+      ring(rank_);  // who waits for it may have begun to meanwhile
     }
   }
 }
 
-std::optional<std::vector<std::byte>> Mail::stashed(int from, std::uint64_t state) {
+std::optional<Mail::Piece> Mail::stashed(int from, std::uint64_t state) {
   const std::lock_guard lock(mutex_);
   const auto found = stash_.find({from, state});
   if (found == stash_.end()) return std::nullopt;
-  auto message = std::move(found->second);
+  auto piece = std::move(found->second);
   stash_.erase(found);
-  return message;
+  return piece;
 }
 
 void Mail::ring(int rank) const {
@@ -92,7 +99,7 @@ bool Mail::wait_for(Find find, const Stop& stop) {
   for (;;) {
     const auto bell = own.bell.load();
     own.sleepers.fetch_add(1);
-    stash_short();
+    stash_unexpected();
     bool is_found = find();
     if (!is_found) futex_wait(own.bell, bell, kSlice);
     own.sleepers.fetch_sub(1);
@@ -116,25 +123,41 @@ bool Mail::send(const std::byte* data, std::uint64_t bytes, int to, std::uint32_
   return true;
 }
 
-bool Mail::receive(std::byte* data, std::uint64_t bytes, int from, std::uint32_t tag, const Stop& stop) {
-  std::uint64_t offset = 0, sent = 0;
+bool Mail::receive_pieces(std::byte* data, std::uint64_t bytes, int from, std::uint32_t tag, std::uint64_t& sent,
+                          const Stop& stop) {
+  std::uint64_t offset = 0;
   do {
     Letter* letter = nullptr;
-    std::optional<std::vector<std::byte>> message;
+    std::optional<Piece> piece;
     const auto state = full(tag, offset);
-    const auto find = [&] { return (letter = take_full(from, state)) != nullptr || (message = stashed(from, state)); };
+    const auto find = [&] { return (letter = take_full(from, state)) != nullptr || (piece = stashed(from, state)); };
     if (!wait_for(find, stop)) return false;
-    sent = message ? message->size() : letter->message_bytes;
+    sent = piece ? piece->message_bytes : letter->message_bytes;
     const auto length = std::min<std::uint64_t>(sent - offset, kLetterBytes);
     if (sent == bytes && length > 0)
-      std::memcpy(data + offset, message ? message->data() : letter->data.data(), length);
+      std::memcpy(data + offset, piece ? piece->data.data() : letter->data.data(), length);
     if (letter != nullptr) empty(*letter, from);
     offset += length;
   } while (offset < sent);
-  if (sent != bytes)
+  return true;
+}
+
+bool Mail::receive(std::byte* data, std::uint64_t bytes, int from, std::uint32_t tag, const Stop& stop) {
+  const std::pair key(from, tag);
+  {
+    const std::lock_guard lock(mutex_);
+    expected_.insert(key);
+  }
+  std::uint64_t sent = 0;
+  const bool has_come = receive_pieces(data, bytes, from, tag, sent, stop);
+  {
+    const std::lock_guard lock(mutex_);
+    expected_.erase(key);
+  }
+  if (has_come && sent != bytes)
     throw std::length_error("a message of " + std::to_string(sent) + " bytes where " + std::to_string(bytes) +
                             " are expected");
-  return true;
+  return has_come;
 }
 
 }  // namespace ddp::comm::shm

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,8 @@
 
 namespace ddp::comm::shm {
 
-/// Short messages are taken out of the inbox by whoever waits for anything, so that no message holds up another one.
+/// What nobody here waits for yet is taken out of the inbox by whoever waits for anything, so that no message holds up
+/// another one.
 ///
 /// Threads: all members are safe; messages between the same ranks in the same direction carry different tags while they
 /// are under way.
@@ -50,11 +52,19 @@ class Mail {
   static constexpr std::uint64_t full(std::uint32_t tag, std::uint64_t offset) {
     return (std::uint64_t{tag} << 32) + ((offset / kLetterBytes) << 1) + 2;
   }
-  static constexpr bool is_begin(std::uint64_t state) { return state >= 2 && (state & 0xFFFFFFFE) == 2; }
+  static constexpr std::uint32_t tag_of(std::uint64_t state) { return static_cast<std::uint32_t>(state >> 32); }
+  static constexpr std::uint64_t offset_of(std::uint64_t state) {
+    return ((state & 0xFFFFFFFF) / 2 - 1) * kLetterBytes;
+  }
   struct alignas(4096) Letter {
     std::atomic<std::uint64_t> state;
     std::uint64_t message_bytes;
     alignas(2 * kCacheLine) std::array<std::byte, kLetterBytes> data;
+  };
+  /// What a letter held.
+  struct Piece {
+    std::uint64_t message_bytes = 0;
+    std::vector<std::byte> data;
   };
   struct alignas(4096) Door {
     Word bell;
@@ -66,8 +76,11 @@ class Mail {
   Letter* take_empty(int to) const;
   Letter* take_full(int from, std::uint64_t state) const;
   void empty(Letter& letter, int from) const;
-  void stash_short();
-  std::optional<std::vector<std::byte>> stashed(int from, std::uint64_t state);
+  void stash_unexpected();
+  bool is_expected(int from, std::uint32_t tag);
+  std::optional<Piece> stashed(int from, std::uint64_t state);
+  bool receive_pieces(std::byte* data, std::uint64_t bytes, int from, std::uint32_t tag, std::uint64_t& sent,
+                      const Stop& stop);
   void ring(int rank) const;
   template <class Find>
   bool wait_for(Find find, const Stop& stop);
@@ -75,7 +88,8 @@ class Mail {
   const std::vector<std::byte*> inboxes_;
   const int rank_;
   std::mutex mutex_;
-  std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> stash_;  // by sender and state
+  std::map<std::pair<int, std::uint64_t>, Piece> stash_;  // by sender and state
+  std::set<std::pair<int, std::uint32_t>> expected_;      // sender and tag of what is being received
 };
 
 }  // namespace ddp::comm::shm
