@@ -48,11 +48,9 @@ void Mail::stash_short() {
     auto* const first = letters(from, rank_);
     for (auto* letter = first; letter < first + kLetters; ++letter) {
       auto state = letter->state.load();
-      if (!is_begin(state) || !letter->state.compare_exchange_strong(state, kTaken)) continue;
-      if (letter->message_bytes > kLetterBytes) {
-        letter->state.store(state);  // who waits for it takes it piece by piece
-        continue;
-      }
+      // Who waits for a long one takes it piece by piece, and is not to find it taken.
+      if (!is_begin(state) || letter->message_bytes.load() > kLetterBytes) continue;
+      if (!letter->state.compare_exchange_strong(state, kTaken)) continue;
       {
         const std::lock_guard lock(mutex_);
         stash_.emplace(std::pair(from, state),
@@ -107,7 +105,7 @@ bool Mail::send(const std::byte* data, std::uint64_t bytes, int to, std::uint32_
     Letter* letter = nullptr;
     if (!wait_for([&] { return (letter = take_empty(to)) != nullptr; }, stop)) return false;
     const auto length = std::min<std::uint64_t>(bytes - offset, kLetterBytes);
-    letter->message_bytes = bytes;
+    letter->message_bytes.store(bytes);
     if (length > 0) std::memcpy(letter->data.data(), data + offset, length);
     letter->state.store(full(tag, offset));
     ring(to);
@@ -124,7 +122,7 @@ bool Mail::receive(std::byte* data, std::uint64_t bytes, int from, std::uint32_t
     const auto state = full(tag, offset);
     const auto find = [&] { return (letter = take_full(from, state)) != nullptr || (message = stashed(from, state)); };
     if (!wait_for(find, stop)) return false;
-    sent = message ? message->size() : letter->message_bytes;
+    sent = message ? message->size() : letter->message_bytes.load();
     const auto length = std::min<std::uint64_t>(sent - offset, kLetterBytes);
     if (sent == bytes && length > 0)
       std::memcpy(data + offset, message ? message->data() : letter->data.data(), length);

@@ -53,7 +53,7 @@ class Mail {
   static constexpr bool is_begin(std::uint64_t state) { return state >= 2 && (state & 0xFFFFFFFE) == 2; }
   struct alignas(4096) Letter {
     std::atomic<std::uint64_t> state;
-    std::uint64_t message_bytes;
+    std::atomic<std::uint64_t> message_bytes;
     alignas(2 * kCacheLine) std::array<std::byte, kLetterBytes> data;
   };
   struct alignas(4096) Door {
