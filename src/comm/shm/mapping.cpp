@@ -43,14 +43,6 @@ Descriptor new_file() {
   return file;
 }
 
-/// Where `error` says that a file must not become `bytes` long, and it is the limit that forbids it.
-void require_file_size(std::uint64_t bytes, int error) {
-  rlimit limit{};
-  if (error != EFBIG || getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= bytes) return;
-  throw Unavailable("the file-size limit (RLIMIT_FSIZE) is " + size_text(limit.rlim_cur) + ", " + size_text(bytes) +
-                    " are needed");
-}
-
 void resize(const Descriptor& file, std::uint64_t bytes) {
   const FileSizeSignalHeld no_signal;
   int result = 0;
@@ -59,7 +51,11 @@ void resize(const Descriptor& file, std::uint64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result == 0) return;
   const int error = errno;
-  require_file_size(bytes, error);
+  rlimit limit{};
+  if (error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    throw Unavailable("the file-size limit (RLIMIT_FSIZE) is " + size_text(limit.rlim_cur) + ", " + size_text(bytes) +
+                      " are needed");
+  }
   throw Unavailable("ftruncate to " + size_text(bytes) + ": " + error_text(error));
 }
 
@@ -204,7 +200,6 @@ void Mapping::populate(std::uint64_t offset, std::uint64_t bytes, const Headroom
   });
   if (error != 0) {
     release(offset, bytes);
-    require_file_size(offset + bytes, error);
     throw Unavailable("allocating " + size_text(bytes) + " of shared memory: " + error_text(error));
   }
   if (populated != 0) touch(data_ + offset, bytes);
