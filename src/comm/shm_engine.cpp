@@ -12,6 +12,9 @@ namespace {
 // As long as a rank sleeps between two looks at shared memory.
 constexpr std::chrono::milliseconds kSlice{10};
 
+// Longer than the watch takes, which hears of a wait after a second.
+constexpr std::chrono::seconds kUntilTold{3};
+
 std::vector<std::byte*> inboxes_of(const shm::Mapping& mapping) {
   std::vector<std::byte*> inboxes;
   for (std::uint32_t rank = 0; rank < mapping.layout().ranks; ++rank)
@@ -112,6 +115,7 @@ bool ShmEngine::run_front(const std::function<bool()>& stop) {
     is_lost_ = front->call.is_bound;
     return false;
   }
+  if (!front->call.trouble.empty() && !leaves_to_the_watch(stop)) return false;
   {
     const std::lock_guard lock(mutex_);
     pending_.pop_front();
@@ -127,6 +131,15 @@ bool ShmEngine::run_front(const std::function<bool()>& stop) {
   }
   changed_.notify_all();
   return true;
+}
+
+// Who watches over the ranks can tell more about calls that differ than memory does. False: it has told.
+bool ShmEngine::leaves_to_the_watch(const std::function<bool()>& stop) {
+  const auto limit = std::chrono::steady_clock::now() + kUntilTold;
+  if (board_.wait([&] { return std::chrono::steady_clock::now() >= limit; }, stop)) return true;
+  const std::lock_guard lock(mutex_);
+  is_lost_ = true;
+  return false;
 }
 
 // As many calls are under way as fit. Those that the other ranks have entered too can be brought to their ends here

@@ -48,6 +48,7 @@ class ShmEngine final : public Progress, public std::enable_shared_from_this<Shm
   };
   void enter_those_with_room();
   bool run_front(const std::function<bool()>& stop);
+  bool leaves_to_the_watch(const std::function<bool()>& stop);
   bool can_go_on();
   void make_room();
   bool take_over();
