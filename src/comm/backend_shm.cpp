@@ -133,11 +133,16 @@ at::Tensor ShmBackend::allocate(std::int64_t bytes) {
     if (auto* const data = memory->allocate(static_cast<std::uint64_t>(bytes)))
       return at::from_blob(
           data, {bytes}, [memory](void* freed) { memory->free(static_cast<std::byte*>(freed)); }, options);
-    log::all.warn("the shared memory's address range is used up; reductions of further tensors copy them");
+    warn_once("its address range is used up");
   } catch (const shm::Unavailable& error) {
-    log::all.warn("no more shared memory: {}; reductions of further tensors copy them", error.what());
+    warn_once(error.what());
   }
   return at::zeros({bytes}, options);
+}
+
+void ShmBackend::warn_once(std::string_view why) {
+  if (!has_warned_.exchange(true))
+    log::all.warn("no more shared memory: {}; reductions of further tensors copy them", why);
 }
 
 WorkPtr ShmBackend::reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, OpType type) {

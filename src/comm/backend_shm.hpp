@@ -3,8 +3,11 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "comm/backend.hpp"
 #include "comm/shm_engine.hpp"
@@ -20,7 +23,8 @@ class ShmBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "shm"; }
   const std::shared_ptr<ShmEngine>& engine() const { return engine_; }
-  /// Memory that reductions need not copy, zeroed: uint8 [bytes]. Ordinary memory where there is no more of it.
+  /// Memory that reductions need not copy, zeroed: uint8 [bytes]. Where there is no more of it: ordinary memory, and a
+  /// warning the first time.
   at::Tensor allocate(std::int64_t bytes);
 
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -43,9 +47,11 @@ class ShmBackend final : public c10d::Backend {
   WorkPtr reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, c10d::OpType type);
 
   WorkPtr message(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
+  void warn_once(std::string_view why);
 
   const std::shared_ptr<ShmEngine> engine_;
   const std::function<bool(int)> has_left_;
+  std::atomic<bool> has_warned_{false};
 };
 
 }  // namespace ddp::comm

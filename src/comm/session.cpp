@@ -21,7 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kPart = "init_process_group";
-constexpr std::uint64_t kNoCall = 0;             // no rank has left before it
+constexpr std::uint64_t kNoCall = 0;  // no rank has left before it
+constexpr std::chrono::milliseconds kSameErrorGrace{100};
 constexpr std::chrono::seconds kStatusLimit{1};  // a live rank's watch thread answers within milliseconds
 
 std::string host_name() {
@@ -195,10 +196,13 @@ void Session::run_abandonable(std::string_view part, std::chrono::milliseconds t
   }).detach();
   bool done = false;
   std::exception_ptr error;
-  health_.wait(kNoCall, Clock::now() + timeout, [&] {
+  const auto is_done = [&] {
     if (shared->done) error = shared->error;
     return done = shared->done;
-  });
+  };
+  health_.wait(kNoCall, Clock::now() + timeout, is_done);
+  // Where another rank met the same error first, this one is about to meet it too.
+  if (!done && health_.obstacle(kNoCall)) health_.wait_despite_obstacles(kSameErrorGrace, is_done);
   if (done && !error) return;
   rethrow_if_ours(error);
   if (error) health_.wait(kNoCall, Clock::now() + std::chrono::milliseconds(1500), [] { return false; });

@@ -12,6 +12,9 @@ namespace {
 // As long as a rank sleeps between two looks at shared memory.
 constexpr std::chrono::milliseconds kSlice{10};
 
+// Longer than the watch takes, which hears of a wait after a second.
+constexpr std::chrono::seconds kUntilTold{3};
+
 std::vector<std::byte*> inboxes_of(const shm::Mapping& mapping) {
   std::vector<std::byte*> inboxes;
   for (std::uint32_t rank = 0; rank < mapping.layout().ranks; ++rank)
@@ -38,6 +41,10 @@ ShmEngine::WorkPtr ShmEngine::submit(shm::Call call, std::vector<at::Tensor> ten
     pending_.push_back(pending);
     ++submitted_;
     ++version_;
+    if (ending_alone_ == std::this_thread::get_id()) {
+      alone_until_ = submitted_;
+      worker_wanted_.notify_one();
+    }
     enter_those_with_room();
     all_entered = entered_ == pending_.size();
   }
@@ -49,6 +56,12 @@ ShmEngine::WorkPtr ShmEngine::submit(shm::Call call, std::vector<at::Tensor> ten
 // Under the lock.
 void ShmEngine::enter_those_with_room() {
   while (entered_ < pending_.size() && board_.has_room()) transfers_.enter(pending_[entered_++]->call);
+}
+
+// Another thread may enter the calls for which there is room, and take up all of it.
+bool ShmEngine::can_go_on() {
+  const std::lock_guard lock(mutex_);
+  return entered_ > 0 || board_.has_room();
 }
 
 bool ShmEngine::take_over() {
@@ -75,9 +88,9 @@ void ShmEngine::help(const std::function<bool()>& is_enough) {
     }
     if (is_enough()) return;
     if (take_over()) {
+      const Driven driven{*this};
       while (!is_enough() && run_front(is_enough)) {
       }
-      let_go();
       continue;
     }
     std::unique_lock lock(mutex_);
@@ -96,40 +109,51 @@ bool ShmEngine::run_front(const std::function<bool()>& stop) {
     enter_those_with_room();
     is_entered = entered_ > 0;
   }
-  if (!is_entered) return board_.wait([&] { return board_.has_room(); }, stop);
+  if (!is_entered) return board_.wait([&] { return can_go_on(); }, stop);
   if (!transfers_.run(front->call, stop)) {
     const std::lock_guard lock(mutex_);
-    is_lost_ = !front->can_run_again();
+    is_lost_ = front->call.is_bound;
     return false;
   }
+  if (!front->call.trouble.empty() && !leaves_to_the_watch(stop)) return false;
   {
     const std::lock_guard lock(mutex_);
     pending_.pop_front();
     --entered_;
+    if (ended_ < alone_until_) ending_alone_ = std::this_thread::get_id();
   }
   front->end();
   {
     const std::lock_guard lock(mutex_);
     ++ended_;
     ++version_;
+    ending_alone_ = {};
   }
   changed_.notify_all();
   return true;
+}
+
+// Who watches over the ranks can tell more about calls that differ than memory does. False: it has told.
+bool ShmEngine::leaves_to_the_watch(const std::function<bool()>& stop) {
+  const auto limit = std::chrono::steady_clock::now() + kUntilTold;
+  if (board_.wait([&] { return std::chrono::steady_clock::now() >= limit; }, stop)) return true;
+  const std::lock_guard lock(mutex_);
+  is_lost_ = true;
+  return false;
 }
 
 // As many calls are under way as fit. Those that the other ranks have entered too can be brought to their ends here
 // without waiting for long.
 void ShmEngine::make_room() {
   if (!take_over()) return;
+  const Driven driven{*this};
   const auto is_ready = [&] {
     const std::lock_guard lock(mutex_);
     if (pending_.empty() || entered_ == 0 || entered_ == pending_.size()) return false;
-    const auto& front = *pending_.front();
-    return front.can_run_again() && board_.has_all(front.call.number);
+    return transfers_.can_run_alone(pending_.front()->call);
   };
   while (is_ready() && run_front([&] { return is_over(); })) {
   }
-  let_go();
 }
 
 void ShmEngine::go_on_alone() noexcept {

@@ -42,8 +42,14 @@ class ShmEngine final : public Progress, public std::enable_shared_from_this<Shm
   bool is_over() const override { return is_ending_ || is_hopeless_(); }
 
  private:
+  struct Driven {  // what a thread that drives lets go of, also where its condition throws
+    ShmEngine& engine;
+    ~Driven() { engine.let_go(); }
+  };
   void enter_those_with_room();
   bool run_front(const std::function<bool()>& stop);
+  bool leaves_to_the_watch(const std::function<bool()>& stop);
+  bool can_go_on();
   void make_room();
   bool take_over();
   void let_go();
@@ -64,6 +70,7 @@ class ShmEngine final : public Progress, public std::enable_shared_from_this<Shm
   bool is_lost_ = false;                             // one was given up half-way
   std::uint64_t submitted_ = 0, ended_ = 0;
   std::uint64_t alone_until_ = 0;  // calls that the worker brings to their ends
+  std::thread::id ending_alone_;   // who ends one of them: what follows from it is one of them, too
   std::atomic<bool> is_ending_{false};
   std::condition_variable worker_wanted_;
   std::thread worker_;

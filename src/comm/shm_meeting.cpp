@@ -1,13 +1,13 @@
 #include "comm/shm_meeting.hpp"
 
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "comm/shm/board.hpp"
 #include "comm/shm/hand_over.hpp"
 #include "comm/shm/mail.hpp"
 #include "comm/shm/unavailable.hpp"
-#include "ddp/error.hpp"
 
 namespace ddp::comm {
 namespace {
@@ -70,7 +70,7 @@ class Meeting {
 
   void wait_for_votes() {
     while (store_.add(kVotes, 0) < ranks_) {
-      if (setup_.is_broken()) throw CommError({}, "shared memory", "the group broke while it was being made");
+      if (setup_.is_broken()) throw std::runtime_error("the group broke while it was being made");
       if (server_)
         server_->serve(kPause);
       else

@@ -29,8 +29,6 @@ class ShmWork final : public c10d::Work {
   /// Errors: std::runtime_error where the call cannot end any more or in time.
   bool wait(std::chrono::milliseconds timeout) override;
 
-  /// Whether the call can be gone on with after it was given up; see shm::Transfers.
-  bool can_run_again() const { return call.is_shared && call.terms.bytes > shm::kPayload; }
   /// The call has ended; call.trouble tells how.
   void end();
 

@@ -1,7 +1,10 @@
 #include "comm/shm/transfers.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <optional>
 
 namespace ddp::comm::shm {
 namespace {
@@ -36,6 +39,27 @@ std::size_t table_bytes(int ranks) { return static_cast<std::size_t>(ranks) * si
 
 bool fits(std::uint64_t stream, int ranks) { return stream <= kPayload - table_bytes(ranks); }
 
+// Says stop only once `stop` has said so for a while.
+class Patient {
+ public:
+  explicit Patient(const Transfers::Stop& stop) : stop_(stop) {}
+  bool operator()() const {
+    if (!stop_()) {
+      since_.reset();
+      return false;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (!since_) since_ = now;
+    return now - *since_ >= kGrace;
+  }
+
+ private:
+  // Longer than a busy machine takes to let the other ranks run; short against what a user notices.
+  static constexpr std::chrono::milliseconds kGrace{100};
+  const Transfers::Stop& stop_;
+  mutable std::optional<std::chrono::steady_clock::time_point> since_;
+};
+
 }  // namespace
 
 void Transfers::enter(Call& call) {
@@ -58,8 +82,10 @@ void Transfers::enter(Call& call) {
   call.number = board_.enter();
 }
 
-bool Transfers::run(Call& call, const Stop& stop) {
-  if (!board_.wait([&] { return board_.has_all(call.number); }, stop)) return false;
+bool Transfers::run(Call& call, const Stop& stop_waiting) {
+  if (!board_.wait([&] { return board_.has_all(call.number); }, stop_waiting)) return false;
+  const Patient patient(stop_waiting);
+  const Stop stop = std::cref(patient);
   bool has_ended = true;
   if (!all_agree(call))
     call.trouble = described(call);
@@ -69,6 +95,16 @@ bool Transfers::run(Call& call, const Stop& stop) {
     has_ended = move(call, stop);
   if (has_ended) board_.leave(call.number);
   return has_ended;
+}
+
+bool Transfers::can_run_alone(const Call& call) const {
+  return board_.has_all(call.number) && all_agree(call) && call.terms.kind == Kind::reduce && all_share(call);
+}
+
+bool Transfers::all_share(const Call& call) const {
+  for (int rank = 0; rank < board_.ranks(); ++rank)
+    if (board_.entry(call.number, rank).offset == Entry::kPrivate) return false;
+  return true;
 }
 
 bool Transfers::all_agree(const Call& call) const {
@@ -95,10 +131,7 @@ bool Transfers::reduce(Call& call, const Stop& stop) {
     reduce_payloads(call);
     return true;
   }
-  bool are_shared = true;
-  for (int rank = 0; rank < board_.ranks(); ++rank)
-    are_shared &= board_.entry(call.number, rank).offset != Entry::kPrivate;
-  return are_shared ? reduce_shared(call, stop) : reduce_staged(call, stop);
+  return all_share(call) ? reduce_shared(call, stop) : reduce_staged(call, stop);
 }
 
 void Transfers::reduce_payloads(Call& call) {
@@ -124,6 +157,7 @@ bool Transfers::reduce_shared(Call& call, const Stop& stop) {
 }
 
 bool Transfers::reduce_staged(Call& call, const Stop& stop) {
+  call.is_bound = true;
   for (std::uint64_t begin = 0; begin < call.terms.bytes; begin += kStage)
     if (!reduce_piece(call, begin, std::min(kStage, call.terms.bytes - begin), stop)) return false;
   return true;
@@ -160,6 +194,7 @@ bool Transfers::meet_step(const Stop& stop) {
 }
 
 bool Transfers::move(Call& call, const Stop& stop) {
+  call.is_bound = true;
   const int rank = board_.rank(), ranks = board_.ranks();
   std::uint64_t longest = 0;
   for (int other = 0; other < ranks; ++other) {

@@ -37,6 +37,7 @@ struct Call {
   std::vector<Target> targets = {};  ///< of a move: where each rank's part for this one goes
 
   std::uint64_t number = 0;  ///< set by enter()
+  bool is_bound = false;     ///< set by run(): it has begun what it cannot begin again
   std::string trouble = {};  ///< why it has failed, once it has ended; the group can go on
 };
 
@@ -50,12 +51,16 @@ class Transfers {
 
   /// Needs board.has_room().
   void enter(Call& call);
-  /// Runs the calls in their order, each until it has ended. False: stop() was true. A reduction of shared data can be
-  /// run again after that; of other calls nobody knows how far they are on the other ranks, so that the group is over.
+  /// Runs the calls in their order, each until it has ended. False: stop() was true, and stayed so for a while if the
+  /// other ranks have entered too, for then the call most likely ends. It can be run again after that unless is_bound:
+  /// nobody knows how far the other ranks are with it, so that the group is over.
   bool run(Call& call, const Stop& stop);
+  /// All ranks have entered, and running it waits for none of them but for chunks that it has under way.
+  bool can_run_alone(const Call& call) const;
 
  private:
   bool all_agree(const Call& call) const;
+  bool all_share(const Call& call) const;
   std::string described(const Call& call) const;
   bool reduce(Call& call, const Stop& stop);
   void reduce_payloads(Call& call);
