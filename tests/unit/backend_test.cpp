@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "ddp/error.hpp"
 
 namespace ddp::comm {
@@ -25,27 +27,41 @@ std::string refusal(int local_rank, int visible) {
   }
 }
 
-TEST(Backend, AutoIsGlooOnEveryMachine) {
-  EXPECT_EQ(choose_backend("auto", {}), "gloo");
-  EXPECT_EQ(choose_backend("gloo", {}), "gloo");
+class Backend : public ::testing::Test {
+ protected:
+  ~Backend() override { ::unsetenv("DDP_BACKEND"); }
+};
+
+TEST_F(Backend, IsTheOneThatIsNamed) {
+  for (const auto* name : {"auto", "gloo", "shm"}) EXPECT_EQ(choose_backend(name, {}), name);
 }
 
-TEST(Backend, NcclIsKnownInBuildsThatHaveItAndAConfigErrorInOthers) {
+TEST_F(Backend, OfAutoIsTheVariablesWhichAnotherNameOverrules) {
+  ::setenv("DDP_BACKEND", "gloo", 1);
+  EXPECT_EQ(choose_backend("auto", {}), "gloo");
+  EXPECT_EQ(choose_backend("shm", {}), "shm");
+  ::setenv("DDP_BACKEND", "", 1);
+  EXPECT_EQ(choose_backend("auto", {}), "auto");
+  ::setenv("DDP_BACKEND", "mpi", 1);
+  EXPECT_THROW(choose_backend("auto", {}), ConfigError);
+}
+
+TEST_F(Backend, NcclIsKnownInBuildsThatHaveItAndAConfigErrorInOthers) {
   if (kHasNccl)
     EXPECT_EQ(choose_backend("nccl", {}), "nccl");
   else
     EXPECT_THROW(choose_backend("nccl", {}), ConfigError);
 }
 
-TEST(Backend, OverGlooARankWorksOnTheCpu) { EXPECT_EQ(take_device("gloo", with_local_rank(3)), at::Device(at::kCPU)); }
+TEST_F(Backend, OverGlooARankWorksOnTheCpu) { EXPECT_EQ(take_device("gloo", with_local_rank(3)), at::Device(at::kCPU)); }
 
-TEST(Backend, ARankTakesTheCudaDeviceOfItsLocalRank) {
+TEST_F(Backend, ARankTakesTheCudaDeviceOfItsLocalRank) {
   EXPECT_EQ(cuda_device_of(with_local_rank(0), 1), at::Device(at::kCUDA, 0));
   EXPECT_EQ(cuda_device_of(with_local_rank(1), 4), at::Device(at::kCUDA, 1));
   EXPECT_EQ(cuda_device_of(with_local_rank(3), 4), at::Device(at::kCUDA, 3));
 }
 
-TEST(Backend, ALocalRankWithoutADeviceIsAConfigErrorWithBothNumbers) {
+TEST_F(Backend, ALocalRankWithoutADeviceIsAConfigErrorWithBothNumbers) {
   EXPECT_EQ(
       refusal(4, 4),
       "rank 5 of 8: init_process_group: local rank 4 has no CUDA device: this process sees 4; start one process a "
@@ -53,7 +69,7 @@ TEST(Backend, ALocalRankWithoutADeviceIsAConfigErrorWithBothNumbers) {
   EXPECT_NE(refusal(1, 1).find("local rank 1 has no CUDA device: this process sees 1"), std::string::npos);
 }
 
-TEST(Backend, NoDeviceAtAllIsAConfigErrorThatNamesTheBackendsOfTheCpu) {
+TEST_F(Backend, NoDeviceAtAllIsAConfigErrorThatNamesTheBackendsOfTheCpu) {
   EXPECT_EQ(refusal(0, 0),
             "rank 5 of 8: init_process_group: backend \"nccl\" needs a GPU, and this process sees no CUDA device; see "
             "what nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; on the CPU, use \"auto\" or \"gloo\"");

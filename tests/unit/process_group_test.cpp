@@ -91,12 +91,10 @@ TEST(ProcessGroup, AGroupThatHasFailedSaysSoAtEveryCall) {
 TEST(ProcessGroup, BackendsThatAreNotThereAreNamed) {
   ProcessGroupOptions options;
   options.environment = Environment{};
-  options.backend = "shm";
-  expect_error<ConfigError>(options, "backend \"shm\" is not in this build yet; use \"auto\" or \"gloo\"");
   options.backend = "nccl";
   expect_error<ConfigError>(options, comm::kHasNccl
                                          ? "backend \"nccl\" needs a GPU"
-                                         : "backend \"nccl\" is not in this build yet; use \"auto\" or \"gloo\"");
+                                         : "backend \"nccl\" is not in this build; configure it with DDP_CUDA, or use \"auto\"");
   options.backend = "mpi";
   expect_error<ConfigError>(options, "unknown backend \"mpi\"; known are \"auto\", \"gloo\", \"nccl\" and \"shm\"");
 }
