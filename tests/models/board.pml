@@ -37,7 +37,8 @@ byte gone[RANKS];
 byte bell[RANKS];
 bit asleep[RANKS];
 
-/* The counters of a slot: generation and count are one word. */
+/* The counters of a slot: generation and count are one word. There is a claimed counter for each rank's share of the
+ * chunks, and each is used like this one. */
 typedef Counter { byte generation; byte count }
 Counter claimed[SLOTS];
 Counter done[SLOTS];

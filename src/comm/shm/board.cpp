@@ -37,30 +37,38 @@ Patience Patience::for_ranks(int ranks) {
 
 std::uint64_t Board::bytes_for(int ranks) {
   const auto count = static_cast<std::uint64_t>(ranks);
-  return padded(count * sizeof(Line)) + padded(kSlots * sizeof(Slot)) + count * kSlots * sizeof(Entry) +
-         count * 2 * kStage;
+  return lines_bytes(count) + counters_bytes(count) + entries_bytes(count) + count * 2 * kStage;
 }
+
+std::uint64_t Board::lines_bytes(std::uint64_t ranks) { return padded(ranks * sizeof(Line)); }
+std::uint64_t Board::counters_bytes(std::uint64_t ranks) { return padded(kSlots * (ranks + 1) * sizeof(Counter)); }
+std::uint64_t Board::entries_bytes(std::uint64_t ranks) { return kSlots * ranks * sizeof(Entry); }
 
 Board::Board(std::byte* memory, int rank, int ranks, Patience patience)
-    : memory_(memory), rank_(rank), ranks_(ranks), patience_(patience) {}
+    : rank_(rank),
+      ranks_(ranks),
+      patience_(patience),
+      lines_(reinterpret_cast<Line*>(memory)),
+      counters_(reinterpret_cast<Counter*>(memory + lines_bytes(static_cast<std::uint64_t>(ranks)))),
+      entries_(reinterpret_cast<Entry*>(reinterpret_cast<std::byte*>(counters_) +
+                                        counters_bytes(static_cast<std::uint64_t>(ranks)))),
+      stages_(reinterpret_cast<std::byte*>(entries_) + entries_bytes(static_cast<std::uint64_t>(ranks))) {}
 
-Board::Line& Board::line(int rank) const { return reinterpret_cast<Line*>(memory_)[rank]; }
+Board::Line& Board::line(int rank) const { return lines_[rank]; }
 
-Board::Slot& Board::slot(std::uint64_t call) const {
-  return reinterpret_cast<Slot*>(memory_ + padded(static_cast<std::uint64_t>(ranks_) * sizeof(Line)))[call % kSlots];
+std::atomic<std::uint64_t>& Board::claimed(std::uint64_t call, int share) const {
+  const auto of_slot = static_cast<std::uint64_t>(ranks_) + 1;
+  return counters_[call % kSlots * of_slot + static_cast<std::uint64_t>(share)].count;
 }
 
+std::atomic<std::uint64_t>& Board::done(std::uint64_t call) const { return claimed(call, ranks_); }
+
 Entry& Board::entry_of(std::uint64_t call, int rank) const {
-  const auto count = static_cast<std::uint64_t>(ranks_);
-  auto* const entries = memory_ + padded(count * sizeof(Line)) + padded(kSlots * sizeof(Slot));
-  return reinterpret_cast<Entry*>(entries)[call % kSlots * count + static_cast<std::uint64_t>(rank)];
+  return entries_[call % kSlots * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank)];
 }
 
 std::byte* Board::stage(int rank, std::uint64_t exchange) const {
-  const auto count = static_cast<std::uint64_t>(ranks_);
-  auto* const stages =
-      memory_ + padded(count * sizeof(Line)) + padded(kSlots * sizeof(Slot)) + count * kSlots * sizeof(Entry);
-  return stages + (2 * static_cast<std::uint64_t>(rank) + exchange % 2) * kStage;
+  return stages_ + (2 * static_cast<std::uint64_t>(rank) + exchange % 2) * kStage;
 }
 
 bool Board::has_room() const {
@@ -76,9 +84,8 @@ Entry& Board::next_entry() { return entry_of(line(rank_).entered.load(), rank_);
 std::uint64_t Board::enter() {
   auto& own = line(rank_);
   const auto call = own.entered.load();
-  auto& counters = slot(call);
-  renew(counters.claimed, first_count(call));
-  renew(counters.done, first_count(call));
+  for (int share = 0; share < ranks_; ++share) renew(claimed(call, share), first_count(call));
+  renew(done(call), first_count(call));
   own.entered.store(call + 1);
   if (has_all(call)) wake_sleepers();
   return call;
@@ -93,21 +100,28 @@ bool Board::has_all(std::uint64_t call) const {
 const Entry& Board::entry(std::uint64_t call, int rank) const { return entry_of(call, rank); }
 
 std::optional<std::uint32_t> Board::claim(std::uint64_t call, std::uint32_t chunks) {
-  auto& claimed = slot(call).claimed;
-  auto seen = claimed.load();
   const auto first = first_count(call);
-  while (seen - first < chunks) {
-    if (claimed.compare_exchange_weak(seen, seen + 1)) return static_cast<std::uint32_t>(seen - first);
+  const auto share_begin = [&](int share) {
+    return static_cast<std::uint32_t>(std::uint64_t{chunks} * static_cast<std::uint64_t>(share) /
+                                      static_cast<std::uint64_t>(ranks_));
+  };
+  for (int i = 0; i < ranks_; ++i) {
+    const int share = (rank_ + i) % ranks_;
+    const auto begin = share_begin(share), length = share_begin(share + 1) - begin;
+    auto& count = claimed(call, share);
+    auto seen = count.load();
+    while (seen - first < length)
+      if (count.compare_exchange_weak(seen, seen + 1)) return begin + static_cast<std::uint32_t>(seen - first);
   }
   return std::nullopt;
 }
 
 void Board::finish_chunk(std::uint64_t call, std::uint32_t chunks) {
-  if (slot(call).done.fetch_add(1) + 1 == first_count(call) + chunks) wake_sleepers();
+  if (done(call).fetch_add(1) + 1 == first_count(call) + chunks) wake_sleepers();
 }
 
 bool Board::is_done(std::uint64_t call, std::uint32_t chunks) const {
-  return slot(call).done.load() >= first_count(call) + chunks;
+  return done(call).load() >= first_count(call) + chunks;
 }
 
 void Board::leave(std::uint64_t call) {

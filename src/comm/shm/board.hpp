@@ -82,7 +82,8 @@ class Board {
   bool has_all(std::uint64_t call) const;
   const Entry& entry(std::uint64_t call, int rank) const;
 
-  /// The next of `chunks` pieces that nobody has taken; needs has_all().
+  /// A piece of `chunks` that nobody has taken; needs has_all(). Each rank has a share of them, adjacent ones, in which
+  /// it begins: so it meets the same memory in each step, in order. Then it takes those of the others.
   std::optional<std::uint32_t> claim(std::uint64_t call, std::uint32_t chunks);
   void finish_chunk(std::uint64_t call, std::uint32_t chunks);
   bool is_done(std::uint64_t call, std::uint32_t chunks) const;
@@ -131,23 +132,29 @@ class Board {
     alignas(2 * kCacheLine) Word bell;
     Word asleep;
   };
-  struct alignas(2 * kCacheLine) Slot {
-    std::atomic<std::uint64_t> claimed;
-    alignas(2 * kCacheLine) std::atomic<std::uint64_t> done;
+  struct alignas(2 * kCacheLine) Counter {
+    std::atomic<std::uint64_t> count;
   };
   // NOLINTEND(clang-analyzer-optin.performance.Padding)
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share it");
 
+  static std::uint64_t lines_bytes(std::uint64_t ranks);
+  static std::uint64_t counters_bytes(std::uint64_t ranks);
+  static std::uint64_t entries_bytes(std::uint64_t ranks);
   static void pause();
   static void yield();
   Line& line(int rank) const;
-  Slot& slot(std::uint64_t call) const;
+  std::atomic<std::uint64_t>& done(std::uint64_t call) const;
+  std::atomic<std::uint64_t>& claimed(std::uint64_t call, int share) const;
   Entry& entry_of(std::uint64_t call, int rank) const;
   void wake_sleepers();
 
-  std::byte* const memory_;
   const int rank_, ranks_;
   const Patience patience_;
+  Line* const lines_;        // [ranks]
+  Counter* const counters_;  // [kSlots, ranks + 1]: chunks claimed of each rank's share, and chunks done
+  Entry* const entries_;     // [kSlots, ranks]
+  std::byte* const stages_;  // [ranks, 2, kStage]
   std::uint64_t exchanges_ = 0;
 };
 
