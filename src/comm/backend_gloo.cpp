@@ -2,6 +2,7 @@
 #ifndef USE_C10D_GLOO
 #define USE_C10D_GLOO
 #endif
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -64,9 +65,19 @@ void add_devices(ProcessGroupGloo::Options& options, const std::vector<Route>& r
   }
 }
 
+// Gloo writes to sockets whose other end may have died, with whichever thread comes by. What the program has chosen
+// stays.
+void ignore_broken_pipes() {
+  struct sigaction action{};
+  if (::sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, nullptr);
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup) {
+  ignore_broken_pipes();
   auto options = ProcessGroupGloo::Options::create(kBeyondAnyTimeout);
   const auto routes = routes_of(setup.environment);
   require_same_families(setup, routes);

@@ -104,7 +104,7 @@ TEST(Message, NeverSentEndsWhenItsSenderDies) {
       EXPECT_TRUE(contains(error.what(), "recv from rank 1, message 1: rank 1 died"));
     }
   });
-  EXPECT_TRUE(outcomes[0].succeeded()) << outcomes[0].output;
+  EXPECT_TRUE(outcomes[0].succeeded()) << outcomes[0].ending() << '\n' << outcomes[0].output;
 }
 
 TEST(Message, NeverSentEndsWhenItsSenderLeaves) {

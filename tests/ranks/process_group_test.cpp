@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <csignal>
 #include <thread>
 
 #include "support/ranks.hpp"
@@ -336,6 +337,21 @@ TEST(ProcessGroup, RanksOfAHostDivideTheCoresThatTheyMayUse) {  // R74
       options.environment = group->environment();
       const auto again = init_process_group(options);
       EXPECT_EQ(at::get_num_threads(), is_set ? 3 : 1);
+    });
+}
+
+// It would end this rank, too.
+TEST(ProcessGroup, OverGlooADeadPeerRaisesNoSignal) {
+  for (auto* const chosen : {SIG_DFL, +[](int) {}})
+    run_ranks(2, [&](const auto& group) {
+      ::signal(SIGPIPE, chosen);
+      ProcessGroupOptions options;
+      options.environment = group->environment();
+      options.backend = "gloo";
+      const auto over_gloo = init_process_group(options);
+      struct sigaction action{};
+      ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &action), 0);
+      EXPECT_EQ(action.sa_handler, chosen == SIG_DFL ? SIG_IGN : chosen);
     });
 }
 
