@@ -35,7 +35,8 @@ std::string choose_backend(std::string_view name, const Environment& environment
   if (name == "auto" && variable != nullptr && *variable != '\0') name = variable;
   if (name == "auto" || name == "gloo" || name == "shm" || (name == "nccl" && kHasNccl)) return std::string(name);
   const Origin origin{environment.rank, environment.world_size};
-  const std::string quoted = '"' + std::string(name) + '"';
+  const bool is_variables = variable != nullptr && name == variable;
+  const std::string quoted = (is_variables ? "DDP_BACKEND=\"" : "\"") + std::string(name) + '"';
   if (name == "nccl")
     throw ConfigError(origin, kPart, "backend " + quoted + " is not in this build",
                       "configure it with DDP_CUDA, or use \"auto\"");

@@ -104,7 +104,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
     impl->backend_name = "none";
     impl->session = comm::Session::alone(impl->environment);
   } else {
-    impl->session = comm::Session::join(impl->environment, options.store_file, impl->timeout);
+    impl->session = comm::Session::join(impl->environment, {options.store_file, impl->wanted_backend}, impl->timeout);
     comm::remember(impl->session);
     introduce(impl->environment, impl->session->arrivals()[static_cast<std::size_t>(impl->environment.rank)].host);
     impl->connect(kPart);

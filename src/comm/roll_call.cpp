@@ -26,6 +26,7 @@ std::string packed(const Arrival& arrival) {
        << arrival.host << '\n'
        << arrival.pid << '\n'
        << arrival.watch_port << '\n'
+       << arrival.backend << '\n'
        << arrival.watch_token << '\n';
   return text.str();
 }
@@ -34,7 +35,7 @@ Arrival unpacked(const std::string& text) {
   Arrival arrival;
   std::istringstream stream(text);
   stream >> arrival.rank >> arrival.world_size >> arrival.host >> arrival.pid >> arrival.watch_port >>
-      arrival.watch_token;
+      arrival.backend >> arrival.watch_token;
   return arrival;
 }
 
@@ -123,6 +124,11 @@ void RollCall::check(const Arrival& arrival) const {
   if (const auto before = here_.find(arrival.rank); before != here_.end()) {
     refuse("rank " + std::to_string(arrival.rank) + " came twice: " + who(before->second) + " and " + who(arrival),
            "give each process its own RANK; where a store file is used, remove what an earlier run has left");
+  }
+  if (const auto first = here_.begin(); first != here_.end() && first->second.backend != arrival.backend) {
+    const auto backend_of = [&](const Arrival& one) { return who(one) + " has \"" + one.backend + '"'; };
+    refuse("the ranks have different backends: " + backend_of(first->second) + ", " + backend_of(arrival),
+           "give all ranks the same backend, and the same DDP_BACKEND");
   }
   if (arrival.world_size == environment_.world_size) return;
   auto size_of = [&](const Arrival& one) { return who(one) + " says " + std::to_string(one.world_size); };

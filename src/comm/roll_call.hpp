@@ -1,6 +1,6 @@
 #pragma once
 /// roll_call.hpp: the ranks of a job find each other in the store: who is here, who is missing, who
-/// came twice, who disagrees about the world size.
+/// came twice, who disagrees about the world size or the backend.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -22,7 +22,8 @@ struct Arrival {
   std::string host;
   std::int64_t pid = 0;
   std::uint16_t watch_port = 0;  ///< rank 0: its WatchHub's
-  std::string watch_token;       ///< rank 0: its WatchHub's
+  std::string watch_token = {};  ///< rank 0: its WatchHub's
+  std::string backend = {};      ///< as the rank has asked for it
 };
 
 class RollCall {

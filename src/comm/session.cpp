@@ -58,20 +58,20 @@ Session::Session(Origin origin, std::vector<int> ranks)
 
 std::shared_ptr<Session> Session::alone(const Environment& environment) {
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
-  Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
+  Arrival self{environment.rank, environment.world_size, host_name(), ::getpid()};
   session->arrivals_.push_back(std::move(self));
   return session;
 }
 
-std::shared_ptr<Session> Session::join(const Environment& environment, const std::string& store_file,
+std::shared_ptr<Session> Session::join(const Environment& environment, const Rendezvous& meeting,
                                        std::chrono::milliseconds timeout) {
   const Quiet quiet;  // where rank 0 has gone, its reason is what counts, not that its store does not answer
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
-  session->store_ = open_store(environment, store_file, timeout);
-  Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}};
+  session->store_ = open_store(environment, meeting.store_file, timeout);
+  Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {}, meeting.backend};
   if (environment.rank == 0) session->open_hub(self, environment);
 
-  RollCall roll(session->store_, environment, meeting_place(environment, store_file));
+  RollCall roll(session->store_, environment, meeting_place(environment, meeting.store_file));
   bool is_own = false;  // the store, as far as is known
   const auto look_whose = [&] { is_own = is_own || require_own_job(*session->store_, environment); };
   try {

@@ -29,8 +29,13 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   /// A world of one: no store, no sockets, no threads.
   static std::shared_ptr<Session> alone(const Environment& environment);
+  /// Where the ranks meet, and what they must agree on.
+  struct Rendezvous {
+    std::string store_file;
+    std::string backend;
+  };
   /// Collective. Meets the other ranks and puts a watch over them.
-  static std::shared_ptr<Session> join(const Environment& environment, const std::string& store_file,
+  static std::shared_ptr<Session> join(const Environment& environment, const Rendezvous& meeting,
                                        std::chrono::milliseconds timeout);
   /// Some of this session's ranks, of which this is one; its watch is not open yet. It fails with fail()
   /// here, and hears of deaths here too.

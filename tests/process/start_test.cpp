@@ -137,6 +137,16 @@ TEST(Start, ADisagreementAboutTheWorldSizeIsAnErrorOnAllRanks) {
   }));
 }
 
+TEST(Start, ADisagreementAboutTheBackendIsAnErrorOnAllRanks) {
+  for (const auto* odd : {"auto", "shm"})
+    expect_success(observe_ranks(3, [&](const Environment& environment) {
+      ::setenv("DDP_BACKEND", environment.rank == 1 ? odd : "gloo", 1);
+      const auto start = std::chrono::steady_clock::now();
+      expect_error<ConfigError>([&] { join(environment); }, "the ranks have different backends");
+      EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+    }));
+}
+
 TEST(Start, APortInUseIsAConfigError) {
   expect_success(observe_ranks(2, [](Environment environment) {
     if (environment.rank == 1) return;
