@@ -53,7 +53,9 @@ TEST_F(Backend, NcclIsKnownInBuildsThatHaveItAndAConfigErrorInOthers) {
     EXPECT_THROW(choose_backend("nccl", {}), ConfigError);
 }
 
-TEST_F(Backend, OverGlooARankWorksOnTheCpu) { EXPECT_EQ(take_device("gloo", with_local_rank(3)), at::Device(at::kCPU)); }
+TEST_F(Backend, OverGlooARankWorksOnTheCpu) {
+  EXPECT_EQ(take_device("gloo", with_local_rank(3)), at::Device(at::kCPU));
+}
 
 TEST_F(Backend, ARankTakesTheCudaDeviceOfItsLocalRank) {
   EXPECT_EQ(cuda_device_of(with_local_rank(0), 1), at::Device(at::kCUDA, 0));

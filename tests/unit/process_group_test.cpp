@@ -92,9 +92,9 @@ TEST(ProcessGroup, BackendsThatAreNotThereAreNamed) {
   ProcessGroupOptions options;
   options.environment = Environment{};
   options.backend = "nccl";
-  expect_error<ConfigError>(options, comm::kHasNccl
-                                         ? "backend \"nccl\" needs a GPU"
-                                         : "backend \"nccl\" is not in this build; configure it with DDP_CUDA, or use \"auto\"");
+  expect_error<ConfigError>(
+      options, comm::kHasNccl ? "backend \"nccl\" needs a GPU"
+                              : "backend \"nccl\" is not in this build; configure it with DDP_CUDA, or use \"auto\"");
   options.backend = "mpi";
   expect_error<ConfigError>(options, "unknown backend \"mpi\"; known are \"auto\", \"gloo\", \"nccl\" and \"shm\"");
 }
