@@ -33,7 +33,8 @@ constexpr std::string_view kPart = "init_process_group";
 constexpr std::chrono::seconds kQuietWait{3};  // a launcher's ranks are apart by less; a user gets uneasy after it
 constexpr std::chrono::seconds kSlice{5};      // for one answer after that: longer than a lost packet is repeated
 constexpr std::chrono::milliseconds kPause{20};
-constexpr std::chrono::seconds kTwinLimit{2};  // a store on this host answers within milliseconds
+constexpr std::chrono::milliseconds kOwnServerLimit{10'000};  // for a thread of this process to get its turn
+constexpr std::chrono::seconds kTwinLimit{2};                 // a store on this host answers within milliseconds
 
 constexpr const char* kJobKey = "ddp/job";
 constexpr std::string_view kJobMark = "job ";  // before the id, which may be empty: a value is not
@@ -159,6 +160,7 @@ StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout
   require_resolvable(environment);
   auto options = tcp_options(environment, timeout);
   options.isServer = true;
+  options.timeout = std::max(timeout, kOwnServerLimit);
   options.masterListenFd = environment.store_socket;
   if (environment.store_socket && !watch::is_listening(*environment.store_socket))
     throw cannot_serve(environment,
@@ -172,6 +174,7 @@ StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout
   const Quiet quiet;
   try {
     StorePtr store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    store->setTimeout(timeout);
     say_whose(*store, environment);
     return store;
   } catch (const std::exception& error) {
