@@ -48,8 +48,8 @@ struct DistributedDataParallelOptions {
   /// behind. In shared memory, averaging needs a core beside those of each rank's threads; where there is none, ranks
   /// that come to the end of their backward early do it for the others. Ranks may differ.
   std::optional<bool> overlap_communication = std::nullopt;
-  /// glibc's allocator keeps what a step has freed, up to 1 GB, for the next one: saves up to half of the CPU time of a
-  /// step of large layers and small batches. For the whole process, from the first wrapper on; not where a variable of
+  /// glibc's allocator keeps what a step has freed, up to 1 GB, for the next one: that saved a third of the CPU time
+  /// of a ResNet-18's step (docs/tuning.md). For the whole process, from the first wrapper on; not where a variable of
   /// glibc's own (MALLOC_TRIM_THRESHOLD_ and its like, GLIBC_TUNABLES) has chosen.
   bool keep_freed_memory = true;
   /// How buckets are averaged, instead of an all-reduce of all their bytes: see comm_hook.hpp.

@@ -93,6 +93,10 @@ class Meeting {
 
 }  // namespace
 
-ShmVerdict share_memory(const BackendSetup& setup) { return Meeting(setup).hold(); }
+ShmVerdict share_memory(const BackendSetup& setup) {
+  if (setup.environment.world_size > shm::kMostRanks)
+    return {nullptr, "the group has more than " + std::to_string(shm::kMostRanks) + " ranks"};
+  return Meeting(setup).hold();
+}
 
 }  // namespace ddp::comm

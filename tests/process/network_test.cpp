@@ -1,14 +1,12 @@
 // Start-up in networks of the tests' own: interfaces, IPv6, two hosts. Needs the right to make network namespaces.
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mman.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
 #include "ddp/process_group.hpp"
-#include "support/ranks.hpp"
+#include "support/networks.hpp"
 #include "support/text.hpp"
 
 namespace ddp::testing {
@@ -16,20 +14,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint16_t kPort = 29500;  // the network is this test's alone
 constexpr const char* kInterfaces =
     "ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0; ip link set docker0 up;"
     "ip link add eth7 type bridge; ip addr add 10.7.0.1/24 dev eth7;"
     "ip -6 addr add fd07::1/64 dev eth7 nodad; ip link set eth7 up";
-
-void shell(const std::string& commands) {
-  if (std::system(("set -e; " + commands).c_str()) != 0) throw std::runtime_error("failed: " + commands);
-}
-
-void enter_new_network() {
-  if (::unshare(CLONE_NEWNET) != 0) throw std::runtime_error("no network namespace");
-  shell("ip link set lo up");
-}
 
 void expect_success(const std::vector<Outcome>& outcomes) {
   for (const auto& outcome : outcomes)
@@ -45,14 +33,6 @@ void in_network(const std::string& commands, const std::function<void()>& body) 
   }));
 }
 
-Environment at_address(Environment environment, const std::string& address) {
-  environment.master_address = address;
-  environment.master_port = kPort;
-  environment.store_socket.reset();
-  return environment;
-}
-
-// Which way the data goes matters to Gloo alone.
 std::string reduce_over(const Environment& environment, const std::string& backend = "gloo") {
   try {
     ProcessGroupOptions options;
@@ -142,32 +122,7 @@ TEST(Network, WithoutIpv6OnlyItsOwnAddressIsAnError) {
   });
 }
 
-/// Ranks 0 and 1 in a network each, 10.8.0.1 and 10.8.0.2, that have one cable between them.
-void on_two_hosts(const std::function<void(const Environment&)>& body) {
-  auto* const other =
-      static_cast<pid_t*>(::mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(other, MAP_FAILED);
-  const Gate other_is_there, cable_is_there;
-  expect_success(observe_ranks(2, [&](const Environment& environment) {
-    enter_new_network();
-    if (environment.rank == 0) {
-      other_is_there.pass();
-      shell("ip link add cable0 type veth peer name cable1 netns " + std::to_string(*other) +
-            "; ip addr add 10.8.0.1/24 dev cable0; ip link set cable0 up");
-      cable_is_there.open();
-    } else {
-      *other = ::getpid();
-      other_is_there.open();
-      cable_is_there.pass();
-      shell("ip addr add 10.8.0.2/24 dev cable1; ip link set cable1 up");
-    }
-    auto own = at_address(environment, "10.8.0.1");
-    own.local_rank = 0;
-    own.local_world_size = 1;
-    body(own);
-  }));
-  ::munmap(other, sizeof(pid_t));
-}
+void on_two_hosts(const std::function<void(const Environment&)>& body) { expect_success(on_two_networks(body)); }
 
 TEST(Network, RanksOnTwoHostsFindTheWayBetweenThem) {
   on_two_hosts([](const Environment& environment) { EXPECT_EQ(reduce_over(environment), ""); });

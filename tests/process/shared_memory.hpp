@@ -1,20 +1,17 @@
 #pragma once
 /// shared_memory.hpp: what the tests of the shared-memory backend have in common.
 
-#include <sys/mman.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <new>
-#include <stdexcept>
 #include <string>
 
 #include "ddp/process_group.hpp"
 #include "support/ranks.hpp"
+#include "support/shared.hpp"
 
 namespace ddp::testing {
 
@@ -38,26 +35,6 @@ inline void expect_success(const std::vector<Outcome>& outcomes, int but_for = -
         << "rank " << outcome.rank << ": " << outcome.ending() << '\n'
         << outcome.output;
 }
-
-/// A value that the test and its ranks share. Make it before the ranks are forked.
-template <class T>
-class Shared {
- public:
-  Shared() {
-    void* const memory = ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    value_ = new (memory) T{};
-  }
-  ~Shared() { ::munmap(value_, sizeof(T)); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-
-  T& operator*() const { return *value_; }
-  T* operator->() const { return value_; }
-
- private:
-  T* value_;
-};
 
 /// The lines of a process's /proc/<pid>/maps that are about the backend's memory.
 inline std::vector<std::string> mapped_memory(const std::filesystem::path& process = "/proc/self") {

@@ -13,23 +13,13 @@
 #include <cstdlib>
 
 #include "process/shared_memory.hpp"
+#include "support/networks.hpp"
 #include "support/text.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::uint16_t kPort = 29500;  // the network is this test's alone
-
-void shell(const std::string& commands) {
-  if (std::system(("set -e; " + commands).c_str()) != 0) throw std::runtime_error("failed: " + commands);
-}
-
-void enter_new_network() {
-  if (::unshare(CLONE_NEWNET) != 0) throw std::runtime_error("no network namespace");
-  shell("ip link set lo up");
-}
 
 /// A host of its own, as far as networks and files for a while go.
 void in_own_host(const std::function<void()>& body) {
@@ -41,13 +31,6 @@ void in_own_host(const std::function<void()>& body) {
       if (::mount("tmpfs", folder, "tmpfs", 0, nullptr) != 0) throw std::runtime_error(folder);
     body();
   }));
-}
-
-Environment at_fixed_port(Environment environment, const std::string& address) {
-  environment.master_address = address;
-  environment.master_port = kPort;
-  environment.store_socket.reset();
-  return environment;
 }
 
 using Inode = std::array<char, 32>;
@@ -76,7 +59,7 @@ bool anybody_maps(const std::string& inode) {
 // Two ranks over shared memory; rank 1 is killed while both reduce, unless `victim` is none.
 std::vector<Outcome> reduce_until_killed(int victim, const Shared<Inode>& inode) {
   return observe_ranks(2, [&](const Environment& environment) {
-    const auto group = join(at_fixed_port(environment, "127.0.0.1"));
+    const auto group = join(at_address(environment, "127.0.0.1"));
     auto tensor = group->allocate(1 << 20).fill_(1);
     group->all_reduce(tensor);
     EXPECT_TRUE(tensor.eq(2).all().item<bool>());
@@ -107,30 +90,6 @@ TEST(SharedMemoryHost, KeepsNothingOfAKilledRunAndANewOneStartsAtOnce) {
       expect_success(reduce_until_killed(-1, inode));
       EXPECT_LT(Clock::now() - start, 2s);
     }
-  });
-}
-
-/// Ranks 0 and 1 in a network each, 10.8.0.1 and 10.8.0.2; their host's name is the same.
-std::vector<Outcome> on_two_networks(const std::function<void(const Environment&)>& body) {
-  const Shared<std::atomic<pid_t>> other;
-  const Gate other_is_there, cable_is_there;
-  return observe_ranks(2, [&](const Environment& environment) {
-    enter_new_network();
-    if (environment.rank == 0) {
-      other_is_there.pass();
-      shell("ip link add cable0 type veth peer name cable1 netns " + std::to_string(*other) +
-            "; ip addr add 10.8.0.1/24 dev cable0; ip link set cable0 up");
-      cable_is_there.open();
-    } else {
-      *other = ::getpid();
-      other_is_there.open();
-      cable_is_there.pass();
-      shell("ip addr add 10.8.0.2/24 dev cable1; ip link set cable1 up");
-    }
-    auto own = at_fixed_port(environment, "10.8.0.1");
-    own.local_rank = 0;
-    own.local_world_size = 1;
-    body(own);
   });
 }
 

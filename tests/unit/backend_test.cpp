@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "comm/shm_meeting.hpp"
 #include "ddp/error.hpp"
 
 namespace ddp::comm {
@@ -34,6 +35,15 @@ class Backend : public ::testing::Test {
 
 TEST_F(Backend, IsTheOneThatIsNamed) {
   for (const auto* name : {"auto", "gloo", "shm"}) EXPECT_EQ(choose_backend(name, {}), name);
+}
+
+// As the moves' table of parts in an entry has no room for more; each rank knows it by itself.
+TEST_F(Backend, OfVeryManyRanksIsNotSharedMemory) {
+  BackendSetup setup;
+  setup.environment.world_size = 257;
+  const auto verdict = share_memory(setup);
+  EXPECT_EQ(verdict.memory, nullptr);
+  EXPECT_EQ(verdict.why_not, "the group has more than 256 ranks");
 }
 
 TEST_F(Backend, OfAutoIsTheVariablesWhichAnotherNameOverrules) {

@@ -29,6 +29,8 @@ inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::uint64_t kSlots = 64;
 /// What travels within an entry: a small message is there as soon as its ranks are.
 inline constexpr std::size_t kPayload = 8192 - 64;
+/// More of them have no room in an entry for what each is to get.
+inline constexpr int kMostRanks = 256;
 /// Half of a rank's stage: it and those of a few other ranks stay in a core's cache.
 inline constexpr std::size_t kStage = 256 * 1024;
 

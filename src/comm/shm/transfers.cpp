@@ -9,8 +9,8 @@
 namespace ddp::comm::shm {
 namespace {
 
-// Not smaller: taking a chunk costs a tenth of a microsecond. Not larger: a chunk of all ranks fits in a core's cache,
-// and the last chunk is what the other ranks wait for.
+// Not smaller: all ranks write the counter from which a chunk is taken. Not larger: a chunk of all ranks fits in a
+// core's cache, and the last chunk is what the other ranks wait for.
 constexpr std::uint64_t kSmallestChunk = 16 * 1024;
 constexpr std::uint64_t kLargestChunk = 128 * 1024;
 constexpr std::uint64_t kChunksPerRank = 4;
@@ -35,7 +35,8 @@ Range part_in(const Entry& entry, int rank) {
   return part;
 }
 
-std::size_t table_bytes(int ranks) { return static_cast<std::size_t>(ranks) * sizeof(Range); }
+constexpr std::size_t table_bytes(int ranks) { return static_cast<std::size_t>(ranks) * sizeof(Range); }
+static_assert(table_bytes(kMostRanks) < kPayload, "the table has room, and so has short data beside it");
 
 bool fits(std::uint64_t stream, int ranks) { return stream <= kPayload - table_bytes(ranks); }
 
