@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <stdexcept>
+#include <utility>
 
 #include "comm/shm/unavailable.hpp"
 #include "ddp/log.hpp"
@@ -72,31 +73,27 @@ std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(te
 class Move {
  public:
   explicit Move(int ranks) {
-    call_.terms.kind = shm::Kind::move;
-    call_.parts.resize(static_cast<std::size_t>(ranks));
-    call_.targets.resize(static_cast<std::size_t>(ranks));
+    call.terms.kind = shm::Kind::move;
+    call.parts.resize(static_cast<std::size_t>(ranks));
+    call.targets.resize(static_cast<std::size_t>(ranks));
   }
   void send(const at::Tensor& stream) {
-    call_.stream = data_of(stream);
-    call_.stream_bytes = stream.nbytes();
-    tensors_.push_back(stream);
+    call.stream = data_of(stream);
+    call.stream_bytes = stream.nbytes();
+    tensors.push_back(stream);
   }
-  void part(int to, std::uint64_t begin, std::uint64_t end) {
-    call_.parts[static_cast<std::size_t>(to)] = {begin, end};
-  }
+  void part(int to, std::uint64_t begin, std::uint64_t end) { call.parts[static_cast<std::size_t>(to)] = {begin, end}; }
   void take(int from, const at::Tensor& target) {
     take(from, data_of(dense(target)), target.nbytes());
-    tensors_.push_back(target);
+    tensors.push_back(target);
   }
   void take(int from, std::byte* data, std::uint64_t bytes) {
-    call_.targets[static_cast<std::size_t>(from)] = {data, bytes};
+    call.targets[static_cast<std::size_t>(from)] = {data, bytes};
   }
-  void keep(const at::Tensor& tensor) { tensors_.push_back(tensor); }
-  WorkPtr submit(ShmEngine& engine, OpType type) { return engine.submit(std::move(call_), std::move(tensors_), type); }
+  void keep(const at::Tensor& tensor) { tensors.push_back(tensor); }
 
- private:
-  shm::Call call_;
-  std::vector<at::Tensor> tensors_;
+  shm::Call call;
+  std::vector<at::Tensor> tensors;
 };
 
 // A message that waits for room, or for the other rank, is under way once somebody waits for it.
@@ -145,21 +142,40 @@ void ShmBackend::warn_once(std::string_view why) {
     log::all.warn("no more shared memory: {}; reductions of further tensors copy them", why);
 }
 
-WorkPtr ShmBackend::reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, OpType type) {
+WorkPtr ShmBackend::begin_signed(Signing signing, const std::function<WorkPtr()>& begin) {
+  struct Signed {
+    ShmBackend& backend;
+    ~Signed() { backend.next_signing_ = nullptr; }
+  };
+  const Signed end{*this};
+  next_signing_ = &signing;
+  auto work = begin ? begin() : WorkPtr();
+  return next_signing_ != nullptr ? submit({}, {}, OpType::BARRIER) : work;
+}
+
+WorkPtr ShmBackend::submit(shm::Call call, std::vector<at::Tensor> tensors, OpType type) {
+  auto* const signing = std::exchange(next_signing_, nullptr);
+  if (signing == nullptr) return engine_->submit(std::move(call), std::move(tensors), type);
+  call.label = signing->label;
+  call.wants_labels = signing->wants_labels;
+  return engine_->submit(std::move(call), std::move(tensors), type, std::move(signing->on_labels));
+}
+
+shm::Call ShmBackend::reduction_of(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation) const {
   shm::Call call;
-  call.terms = {shm::Kind::reduce, type_of(tensor.scalar_type()), combine_of(operation), 0, tensor.nbytes()};
+  call.terms = {shm::Kind::reduce, type_of(tensor.scalar_type()), combine_of(operation), tensor.nbytes()};
   call.data = data_of(tensor);
   call.is_shared = engine_->shared_memory()->mapping().contains(call.data, call.terms.bytes);
-  return engine_->submit(std::move(call), {tensor}, type);
+  return call;
 }
 
 WorkPtr ShmBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) {
-  return reduce(only(tensors), options.reduceOp, OpType::ALLREDUCE);
+  return submit(reduction_of(only(tensors), options.reduceOp), tensors, OpType::ALLREDUCE);
 }
 
 // The result is everywhere; the other ranks' tensors are scratch, as with Gloo.
 WorkPtr ShmBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) {
-  return reduce(only(tensors), options.reduceOp, OpType::REDUCE);
+  return submit(reduction_of(only(tensors), options.reduceOp), tensors, OpType::REDUCE);
 }
 
 WorkPtr ShmBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) {
@@ -173,7 +189,7 @@ WorkPtr ShmBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::Broa
   } else {
     move.take(root, tensor);
   }
-  return move.submit(*engine_, OpType::BROADCAST);
+  return submit(std::move(move.call), std::move(move.tensors), OpType::BROADCAST);
 }
 
 WorkPtr ShmBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
@@ -185,7 +201,7 @@ WorkPtr ShmBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs, std
     move.part(rank, 0, input.nbytes());
     move.take(rank, outputs.at(0).at(static_cast<std::size_t>(rank)));
   }
-  return move.submit(*engine_, OpType::ALLGATHER);
+  return submit(std::move(move.call), std::move(move.tensors), OpType::ALLGATHER);
 }
 
 WorkPtr ShmBackend::gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
@@ -197,7 +213,7 @@ WorkPtr ShmBackend::gather(std::vector<std::vector<at::Tensor>>& outputs, std::v
   move.part(root, 0, input.nbytes());
   for (int rank = 0; getRank() == root && rank < getSize(); ++rank)
     move.take(rank, outputs.at(0).at(static_cast<std::size_t>(rank)));
-  return move.submit(*engine_, OpType::GATHER);
+  return submit(std::move(move.call), std::move(move.tensors), OpType::GATHER);
 }
 
 WorkPtr ShmBackend::scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
@@ -214,7 +230,7 @@ WorkPtr ShmBackend::scatter(std::vector<at::Tensor>& outputs, std::vector<std::v
       move.part(rank, begin, begin + output.nbytes());
   }
   move.take(root, output);
-  return move.submit(*engine_, OpType::SCATTER);
+  return submit(std::move(move.call), std::move(move.tensors), OpType::SCATTER);
 }
 
 WorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
@@ -235,7 +251,7 @@ WorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::ve
     sent += to;
     taken += from;
   }
-  return move.submit(*engine_, OpType::ALLTOALL_BASE);
+  return submit(std::move(move.call), std::move(move.tensors), OpType::ALLTOALL_BASE);
 }
 
 WorkPtr ShmBackend::message(OpType type, const at::Tensor& tensor, int peer, int tag) {
@@ -258,8 +274,6 @@ WorkPtr ShmBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
   return message(OpType::RECV, only(tensors), from, tag);
 }
 
-WorkPtr ShmBackend::barrier(const c10d::BarrierOptions& /*options*/) {
-  return engine_->submit({}, {}, OpType::BARRIER);
-}
+WorkPtr ShmBackend::barrier(const c10d::BarrierOptions& /*options*/) { return submit({}, {}, OpType::BARRIER); }
 
 }  // namespace ddp::comm

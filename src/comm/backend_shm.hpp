@@ -28,6 +28,19 @@ class ShmBackend final : public c10d::Backend {
   at::Tensor allocate(std::int64_t bytes);
 
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  /// What all ranks put on a call, so that they find out in it whether they mean the same one; see ShmEngine::submit().
+  struct Signing {
+    shm::Label label;
+    bool wants_labels = false;
+    ShmEngine::OnLabels on_labels;
+  };
+  /// Collective. What `begin` begins, signed; where it begins nothing, or is null, the ranks meet for the signing
+  /// alone. Threads: one at a time begins calls.
+  WorkPtr begin_signed(Signing signing, const std::function<WorkPtr()>& begin);
+  /// The call of a reduction in place, not begun.
+  shm::Call reduction_of(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation) const;
+
   WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override;
@@ -44,13 +57,13 @@ class ShmBackend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
  private:
-  WorkPtr reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, c10d::OpType type);
-
+  WorkPtr submit(shm::Call call, std::vector<at::Tensor> tensors, c10d::OpType type);
   WorkPtr message(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
   void warn_once(std::string_view why);
 
   const std::shared_ptr<ShmEngine> engine_;
   const std::function<bool(int)> has_left_;
+  Signing* next_signing_ = nullptr;
   std::atomic<bool> has_warned_{false};
 };
 

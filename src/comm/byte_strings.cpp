@@ -15,9 +15,7 @@ using Plan = ProcessGroup::Impl::Plan;
 using Pending = ProcessGroup::Impl::Pending;
 using Signatures = ProcessGroup::Impl::Signatures;
 
-Plan plan_of(Operation operation, std::size_t length) {
-  return {Signature(operation, length), std::to_string(length) + " bytes"};
-}
+Plan plan_of(Operation operation, std::size_t length) { return {Signature(operation, length)}; }
 
 struct Strings {
   std::vector<std::int64_t> lengths;

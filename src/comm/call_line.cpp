@@ -9,7 +9,7 @@ void CallLine::submit(std::shared_ptr<Work::State> state, std::vector<Stage> sta
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back({std::move(state), std::move(stages)});
-    if (std::exchange(is_advancing_, true)) return;
+    if (is_advancing_.exchange(true)) return;
   }
   advance();
 }

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -24,6 +25,8 @@ class CallLine : public std::enable_shared_from_this<CallLine> {
   /// Runs each stage once the one before it has ended; the last one's end is the end of the call.
   /// Later calls wait until the last stage has begun.
   void submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages);
+  /// No call waits in it.
+  bool is_idle() const { return !is_advancing_; }
 
  private:
   struct Entry {
@@ -37,7 +40,7 @@ class CallLine : public std::enable_shared_from_this<CallLine> {
 
   std::mutex mutex_;
   std::deque<Entry> waiting_;  // a deque: entries stay where they are
-  bool is_advancing_ = false;
+  std::atomic<bool> is_advancing_{false};
 };
 
 }  // namespace ddp::comm

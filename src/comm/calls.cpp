@@ -13,23 +13,24 @@ void ProcessGroup::Impl::require_open(std::string_view operation) const {
   if (closed) throw std::logic_error(std::string(operation) + ": the process group has been shut down");
 }
 
-comm::Call ProcessGroup::Impl::enter(const char* operation, const std::string& amount, const CallOptions& options,
-                                     comm::Meeting meeting) {
-  require_open(operation);
-  const auto next = session->record().next(operation, amount, options.label);
-  if (const auto obstacle = session->health().obstacle(next.number)) session->break_and_raise(*obstacle, next.name());
-  auto call = session->record().enter(operation, amount, options.label, meeting);
-  log::detail(log::Subsystem::coll, "{}", call.description());
-  return call;
+void ProcessGroup::Impl::enter(comm::Call& call, comm::Start start) {
+  auto& recorder = session->recorder();
+  if (closed) require_open(comm::name_of(call.signature.called()));
+  if (!session->health().is_clear()) {
+    call.number = recorder.entered() + 1;
+    call.step = recorder.step();
+    if (const auto obstacle = session->health().obstacle(call.number)) session->break_and_raise(*obstacle, call.name());
+  }
+  recorder.enter(call, start);
+  if (log::enabled(log::Subsystem::coll)) log::detail(log::Subsystem::coll, "{}", call.description());
 }
 
 Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
-  const auto* const operation = comm::name_of(static_cast<comm::Operation>(plan.signature.operation));
+  comm::Call call{plan.signature, options.label, plan.is_signed ? comm::Meeting::signatures : comm::Meeting::plan};
   const std::lock_guard lock(order);
-  const auto call =
-      enter(operation, plan.amount, options, plan.is_signed ? comm::Meeting::signatures : comm::Meeting::plan);
+  enter(call);
   if (is_alone()) {
-    session->record().complete(call);
+    session->recorder().complete(call);
     if (plan.alone) plan.alone();
     return {};
   }
@@ -41,13 +42,62 @@ Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   return Work(std::move(state));
 }
 
+bool ProcessGroup::Impl::run_at_once(comm::Call call, comm::shm::Call shared, const at::Tensor& tensor,
+                                     const CallOptions& options) {
+  std::unique_lock lock(order);
+  if (!line->is_idle()) return false;
+  enter(call, comm::Start::at_once);
+  call.signature.number = static_cast<std::int64_t>(call.number);
+  shared.label = comm::label_of(call.signature);
+  const auto limit = options.timeout.value_or(timeout);
+  const auto pending = shm->engine()->run_or_submit(shared, tensor, limit, [&] { return comparison_of(call); });
+  if (!pending) {
+    session->recorder().complete(call);
+    lock.unlock();
+    if (shared.has_differed) comparison_of(call)(shared.labels);
+    return true;
+  }
+  const auto state = std::make_shared<Work::State>(session, call, limit);
+  line->submit(state, {[pending] { return pending; }});
+  lock.unlock();
+  state->wait();
+  return true;
+}
+
 void ProcessGroup::Impl::run_to_end(Plan plan, const CallOptions& options) {
   const comm::WaitsHere here;
   start(std::move(plan), options).wait();
 }
 
-std::vector<comm::CallLine::Stage> ProcessGroup::Impl::stages_of(Plan plan, const comm::Call& call) {
-  std::vector<comm::CallLine::Stage> stages;
+namespace {
+
+using Plan = ProcessGroup::Impl::Plan;
+using Pending = ProcessGroup::Impl::Pending;
+using Signatures = ProcessGroup::Impl::Signatures;
+using Stages = std::vector<comm::CallLine::Stage>;
+
+// What follows once the ranks mean the same call.
+void add_transfers(Stages& stages, Plan plan, const std::shared_ptr<Signatures>& signatures,
+                   const ProcessGroup::Impl& group, const comm::Call& call) {
+  if (plan.prepare) stages.push_back([signatures, prepare = std::move(plan.prepare)] { return prepare(*signatures); });
+  if (!plan.begin) return;
+  stages.push_back([signatures, session = group.session, ticket = call.ticket, begin = std::move(plan.begin)] {
+    session->recorder().start(ticket);
+    return begin(*signatures);
+  });
+}
+
+}  // namespace
+
+comm::ShmEngine::OnLabels ProcessGroup::Impl::comparison_of(const comm::Call& call) const {
+  return [session = session, call](const std::vector<comm::shm::Label>& labels) {
+    comm::require_agreement(comm::signatures_in(labels), session->ranks(), session->origin(), call.name());
+  };
+}
+
+Stages ProcessGroup::Impl::stages_of(Plan plan, const comm::Call& call) {
+  if (plan.is_signed && shm) return signed_stages_of(std::move(plan), call);
+  Stages stages;
   const auto signatures = std::make_shared<Signatures>();
   if (plan.is_signed) {
     plan.signature.number = static_cast<std::int64_t>(call.number);
@@ -56,16 +106,38 @@ std::vector<comm::CallLine::Stage> ProcessGroup::Impl::stages_of(Plan plan, cons
     stages.push_back([backend = backend.get(), received, own = comm::copied_bytes(plan.signature)] {
       return comm::gather_all(*backend, *received, own);
     });
-    const auto compare = [received, signatures, ranks = session->ranks(), origin = session->origin(),
-                          part = call.name()] {
+    const auto compare = [received, signatures, session = session, call] {
       for (const auto& bytes : *received) signatures->push_back(comm::signature_in(bytes));
-      comm::require_agreement(*signatures, ranks, origin, part);
+      comm::require_agreement(*signatures, session->ranks(), session->origin(), call.name());
       return Pending();
     };
     stages.push_back(compare);
   }
-  if (plan.prepare) stages.push_back([signatures, prepare = std::move(plan.prepare)] { return prepare(*signatures); });
-  if (plan.begin) stages.push_back([signatures, begin = std::move(plan.begin)] { return begin(*signatures); });
+  add_transfers(stages, std::move(plan), signatures, *this, call);
+  return stages;
+}
+
+// Signatures travel on the calls themselves.
+Stages ProcessGroup::Impl::signed_stages_of(Plan plan, const comm::Call& call) {
+  Stages stages;
+  const auto signatures = std::make_shared<Signatures>();
+  plan.signature.number = static_cast<std::int64_t>(call.number);
+  comm::ShmBackend::Signing signing{comm::label_of(plan.signature), false, comparison_of(call)};
+  if (!plan.prepare && !plan.reads_signatures) {
+    stages.push_back(
+        [shm = shm, signing, signatures, session = session, ticket = call.ticket, begin = std::move(plan.begin)] {
+          session->recorder().start(ticket);
+          return shm->begin_signed(signing, begin ? [&] { return begin(*signatures); } : std::function<Pending()>());
+        });
+    return stages;
+  }
+  signing.wants_labels = true;
+  signing.on_labels = [signatures, compare = signing.on_labels](const std::vector<comm::shm::Label>& labels) {
+    compare(labels);
+    *signatures = comm::signatures_in(labels);
+  };
+  stages.push_back([shm = shm, signing] { return shm->begin_signed(signing, nullptr); });
+  add_transfers(stages, std::move(plan), signatures, *this, call);
   return stages;
 }
 

@@ -25,26 +25,39 @@ Signature signature_of_reduction(Operation operation, const at::Tensor& tensor, 
 }
 
 // A wire that never is the user's own memory, for reductions whose result belongs elsewhere.
-Wire wire_of_copy(const at::Tensor& tensor, ReduceOp op, int ranks) {
+Wire wire_of_copy(const at::Tensor& tensor, ReduceOp op, comm::Reductions reductions) {
   const at::NoGradGuard no_grad;
-  return comm::wire_for_reduction(tensor.detach().clone(), op, ranks);
+  return comm::wire_for_reduction(tensor.detach().clone(), op, reductions);
 }
 
 }  // namespace
 
 Plan ProcessGroup::Impl::all_reduce(at::Tensor& tensor, ReduceOp op) {
   comm::require_writable(tensor, device, "all_reduce");
-  auto wire = comm::wire_for_reduction(tensor, op, size());
+  auto wire = comm::wire_for_reduction(tensor, op, reductions());
   c10d::AllreduceOptions details;
   details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op));
-  Plan plan{signature_of_reduction(Operation::all_reduce, tensor, op), comm::amount_of(tensor)};
+  Plan plan{signature_of_reduction(Operation::all_reduce, tensor, op)};
   plan.begin = [backend = backend.get(), details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->allreduce(tensors, details);
   };
+  plan.reads_signatures = false;
   plan.finish = std::move(wire.finish);
   return plan;
+}
+
+bool ProcessGroup::Impl::all_reduce_at_once(at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
+  // Not larger: the calls of other threads wait for its end.
+  constexpr std::size_t most_bytes = 1 << 20;
+  if (!shm || !tensor.defined() || tensor.nbytes() == 0 || tensor.nbytes() > most_bytes) return false;
+  comm::require_writable(tensor, device, "all_reduce");
+  if (!comm::reduces_in_place(tensor, op, reductions())) return false;
+  const Signature signature = signature_of_reduction(Operation::all_reduce, tensor, op);
+  return run_at_once({signature, options.label},
+                     shm->reduction_of(tensor, comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op))),
+                     tensor, options);
 }
 
 Work ProcessGroup::all_reduce_async(at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
@@ -63,13 +76,14 @@ Plan ProcessGroup::Impl::broadcast(at::Tensor& tensor, int root) {
   auto wire = comm::wire_of_bytes(tensor);
   c10d::BroadcastOptions details;
   details.rootRank = root;
-  Plan plan{Signature(Operation::broadcast, tensor), comm::amount_of(tensor)};
+  Plan plan{Signature(Operation::broadcast, tensor)};
   plan.signature.root = root;
   plan.begin = [backend = backend.get(), details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->broadcast(tensors, details);
   };
+  plan.reads_signatures = false;
   if (environment.rank != root) plan.finish = std::move(wire.finish);
   return plan;
 }
@@ -92,17 +106,19 @@ Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const
   comm::require_writable(tensor, device(), "reduce");
   comm::require_root(root, size(), "reduce");
   // Gloo uses the other ranks' memory as scratch.
-  auto wire = rank() == root ? comm::wire_for_reduction(tensor, op, size()) : wire_of_copy(tensor, op, size());
+  auto wire = rank() == root ? comm::wire_for_reduction(tensor, op, impl_->reductions())
+                             : wire_of_copy(tensor, op, impl_->reductions());
   c10d::ReduceOptions details;
   details.rootRank = root;
   details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op));
-  Plan plan{signature_of_reduction(Operation::reduce, tensor, op), comm::amount_of(tensor)};
+  Plan plan{signature_of_reduction(Operation::reduce, tensor, op)};
   plan.signature.root = root;
   plan.begin = [backend = impl_->backend.get(), details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->reduce(tensors, details);
   };
+  plan.reads_signatures = false;
   if (rank() == root) plan.finish = std::move(wire.finish);
   return impl_->start(std::move(plan), options);
 }
@@ -116,8 +132,9 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor& output, const at::Tensor& in
   expected[0] *= size();
   if (input.sizes() != at::IntArrayRef(expected) || input.scalar_type() != output.scalar_type())
     throw std::logic_error("reduce_scatter: the input must be of the output's dtype and " + std::to_string(size()) +
-                           " times its first dimension: input " + comm::amount_of(input) + ", output " +
-                           comm::amount_of(output));
+                           " times its first dimension: input " +
+                           comm::Signature(Operation::reduce_scatter, input).amount() + ", output " +
+                           comm::Signature(Operation::reduce_scatter, output).amount());
   // All ranks get all sums, and each keeps its part: Gloo's own way, and the same bits as all_reduce.
   const at::NoGradGuard no_grad;
   auto sums = input.detach().clone(at::MemoryFormat::Contiguous);
@@ -137,7 +154,9 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor& output, const at::Tensor& in
 }
 
 Work ProcessGroup::barrier_async(const CallOptions& options) {
-  return impl_->start({Signature(Operation::barrier)}, options);  // the signatures are the barrier
+  Plan plan{Signature(Operation::barrier)};  // the signatures are the barrier
+  plan.reads_signatures = false;
+  return impl_->start(std::move(plan), options);
 }
 
 }  // namespace ddp

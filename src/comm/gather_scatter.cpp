@@ -64,7 +64,7 @@ Work ProcessGroup::all_gather_async(std::vector<at::Tensor>& output, const at::T
   require_nameable(tensor, "all_gather");
   const auto dense = dense_of(tensor);
   const auto parts = std::make_shared<std::optional<Parts>>();
-  Plan plan{Signature(Operation::all_gather, tensor), comm::amount_of(tensor)};
+  Plan plan{Signature(Operation::all_gather, tensor)};
   plan.signature.first_differs = 1;
   plan.begin = [backend = impl_->backend.get(), parts, dense](const Signatures& signatures) {
     parts->emplace(signatures, dense.options());
@@ -85,7 +85,7 @@ Work ProcessGroup::gather_async(std::vector<at::Tensor>& output, const at::Tenso
   const auto dense = dense_of(tensor);
   const auto parts = std::make_shared<std::optional<Parts>>();
   const bool is_root = rank() == root;
-  Plan plan{Signature(Operation::gather, tensor), comm::amount_of(tensor)};
+  Plan plan{Signature(Operation::gather, tensor)};
   plan.signature.first_differs = 1;
   plan.signature.root = root;
   plan.begin = [backend = impl_->backend.get(), parts, dense, root, is_root](const Signatures& signatures) {
@@ -124,7 +124,7 @@ Work ProcessGroup::scatter_async(at::Tensor& output, const std::vector<at::Tenso
     }
   }
   const auto dense = at::empty(output.sizes(), output.options().memory_format(at::MemoryFormat::Contiguous));
-  Plan plan{Signature(Operation::scatter, output), comm::amount_of(output)};
+  Plan plan{Signature(Operation::scatter, output)};
   plan.signature.root = root;
   plan.begin = [backend = impl_->backend.get(), rows, bytes = comm::bytes_of(dense), root](const Signatures&) {
     if (bytes.numel() == 0) return Pending();
@@ -242,7 +242,7 @@ Work ProcessGroup::all_to_all_async(at::Tensor& output, const at::Tensor& input,
   comm::require_dense(input, device(), "all_to_all");
   require_nameable(input, "all_to_all");
   const auto exchange = exchange_of(output, input, splits, size());
-  Plan plan{Signature(Operation::all_to_all, input), comm::amount_of(input)};
+  Plan plan{Signature(Operation::all_to_all, input)};
   plan.signature.first_differs = 1;
   plan.prepare = [backend = impl_->backend.get(), exchange](const Signatures&) {
     exchange->all_rows = comm::buffers(exchange->size(), exchange->own_rows().numel());

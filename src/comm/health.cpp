@@ -43,7 +43,10 @@ void Health::peer_failed(const Failure& failure) {
 }
 
 void Health::peer_left(int rank, std::uint64_t last_call) {
-  update([&] { left_.emplace(rank, last_call); });
+  update([&] {
+    left_.emplace(rank, last_call);
+    is_clear_ = false;
+  });
 }
 
 bool Health::break_with(Breakage breakage) {
@@ -51,6 +54,7 @@ bool Health::break_with(Breakage breakage) {
   update([&] {
     first = !breakage_;
     if (first) breakage_ = std::move(breakage);
+    is_clear_ = false;
   });
   return first;
 }
@@ -89,7 +93,7 @@ Breakage Health::departure_of(int rank, std::uint64_t last_call) const {
   if (last_call == 0) return {Breakage::Kind::peer_left, rank, "left the group before any call"};
   auto text = "left the group after call #" + std::to_string(last_call);
   // A step's number is that of the steps before it.
-  if (const auto step = record_.step_of(last_call + 1)) text += ", after " + std::to_string(*step) + " steps";
+  if (const auto step = recorder_.step_of(last_call + 1)) text += ", after " + std::to_string(*step) + " steps";
   return {Breakage::Kind::peer_left, rank, std::move(text)};
 }
 

@@ -2,6 +2,7 @@
 /// health.hpp: whether a group still works, and if not, why. Whoever waits for a collective waits
 /// here, so that a completion and a failure wake him alike. Knows no torch.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/call_record.hpp"
+#include "comm/flight_recorder.hpp"
 #include "comm/peer_watch.hpp"
 #include "ddp/error.hpp"
 
@@ -40,7 +41,7 @@ struct Breakage {
 /// Threads: all members are safe.
 class Health {
  public:
-  Health(Origin origin, const CallRecord& record) : origin_(origin), record_(record) {}
+  Health(Origin origin, const FlightRecorder& recorder) : origin_(origin), recorder_(recorder) {}
 
   /// From the watch: a peer has failed or died.
   void peer_failed(const Failure& failure);
@@ -50,6 +51,8 @@ class Health {
   bool break_with(Breakage breakage);
 
   std::optional<Breakage> breakage() const;
+  /// Nothing is known to keep any call from completing.
+  bool is_clear() const noexcept { return is_clear_; }
   /// What keeps call `number` from completing, if anything is known to.
   std::optional<Breakage> obstacle(std::uint64_t number) const;
   /// A rank that has left, whichever call it was after: the likely reason of a broken connection.
@@ -92,11 +95,12 @@ class Health {
   Breakage departure_of(int rank, std::uint64_t last_call) const;
 
   const Origin origin_;
-  const CallRecord& record_;
+  const FlightRecorder& recorder_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Breakage> breakage_;
   std::map<int, std::uint64_t> left_;  // rank to its last call
+  std::atomic<bool> is_clear_{true};   // neither of them says anything
 };
 
 }  // namespace ddp::comm

@@ -87,7 +87,8 @@ void ProcessGroup::Impl::connect(std::string_view part) {
   }
   backend = std::move(*made);
   backend_name = backend->getBackendName();
-  if (const auto* const shm = dynamic_cast<comm::ShmBackend*>(backend.get())) session->set_progress(shm->engine());
+  shm = dynamic_cast<comm::ShmBackend*>(backend.get());
+  if (shm) session->set_progress(shm->engine());
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {

@@ -76,7 +76,8 @@ std::shared_ptr<Roll> start_roll(const std::shared_ptr<comm::Session>& session, 
 void ProcessGroup::monitored_barrier(const CallOptions& options) {
   const auto& session = impl_->session;
   std::unique_lock lock(impl_->order);
-  const auto call = impl_->enter("monitored_barrier", {}, options, comm::Meeting::roll_call);
+  comm::Call call{comm::Signature(comm::Operation::monitored_barrier), options.label, comm::Meeting::roll_call};
+  impl_->enter(call, comm::Start::at_once);
   const Numbers numbers{call.number, std::exchange(impl_->last_roll_call, call.number)};
   lock.unlock();
   if (!impl_->is_alone()) {
@@ -100,7 +101,7 @@ void ProcessGroup::monitored_barrier(const CallOptions& options) {
       session->break_and_raise({Breakage::Kind::timed_out, origin().rank, std::move(text)}, call.name());
     }
   }
-  session->record().complete(call);
+  session->recorder().complete(call);
 }
 
 }  // namespace ddp

@@ -78,17 +78,15 @@ Work ProcessGroup::Impl::start_message(MessagePlan plan, const CallOptions& opti
   require_open(plan.sends ? "send" : "recv");
   const auto me = session->origin().rank, peer = session->ranks()[static_cast<std::size_t>(plan.peer)];
   const auto index = (plan.sends ? sent : taken)[plan.peer]++;
-  comm::Call call;
-  call.operation = (plan.sends ? "send to rank " : "recv from rank ") + std::to_string(peer) + ", message " +
-                   std::to_string(index + 1);
-  call.amount = plan.amount;
-  call.label = options.label;
+  comm::Call call{plan.signature, options.label};
   call.peer = peer;
+  call.sends = plan.sends;
+  call.message = index + 1;
   auto& health = session->health();
   if (const auto breakage = health.breakage()) session->break_and_raise(*breakage, call.name());
   if (const auto departure = health.departure(peer)) session->break_and_raise(*departure, call.name());
-  session->record().enter_message(call);
-  log::detail(log::Subsystem::coll, "{}", call.description());
+  session->recorder().enter(call, comm::Start::at_once);
+  if (log::enabled(log::Subsystem::coll)) log::detail(log::Subsystem::coll, "{}", call.description());
   auto state = std::make_shared<Work::State>(session, call, options.timeout.value_or(timeout));
   state->set_finish(std::move(plan.finish));
   Message message{plan.sends ? Way::out : Way::in,
@@ -113,8 +111,7 @@ Work ProcessGroup::send_async(const at::Tensor& tensor, int to, const CallOption
   const at::NoGradGuard no_grad;
   const auto dense = tensor.detach().resolve_conj().resolve_neg().contiguous();
   auto bytes = std::make_shared<at::Tensor>(comm::bytes_of(dense));
-  return impl_->start_message(
-      {true, to, Signature(Operation::message, tensor), comm::amount_of(tensor), std::move(bytes), {}}, options);
+  return impl_->start_message({true, to, Signature(Operation::message, tensor), std::move(bytes), {}}, options);
 }
 
 Work ProcessGroup::recv_async(at::Tensor& tensor, int from, const CallOptions& options) {
@@ -126,26 +123,20 @@ Work ProcessGroup::recv_async(at::Tensor& tensor, int from, const CallOptions& o
     const at::NoGradGuard no_grad;
     target.copy_(dense);
   };
-  return impl_->start_message(
-      {false, from, Signature(Operation::message, tensor), comm::amount_of(tensor), std::move(bytes), finish}, options);
+  return impl_->start_message({false, from, Signature(Operation::message, tensor), std::move(bytes), finish}, options);
 }
 
 void ProcessGroup::send_bytes(std::string_view bytes, int to, const CallOptions& options) {
   require_peer(to, *this, "send_bytes");
   auto content = std::make_shared<at::Tensor>(comm::bytes_of(bytes));
-  const auto amount = std::to_string(bytes.size()) + " bytes";
-  impl_
-      ->start_message({true, to, Signature(Operation::bytes_message, bytes.size()), amount, std::move(content), {}},
-                      options)
+  impl_->start_message({true, to, Signature(Operation::bytes_message, bytes.size()), std::move(content), {}}, options)
       .wait();
 }
 
 std::string ProcessGroup::recv_bytes(int from, const CallOptions& options) {
   require_peer(from, *this, "recv_bytes");
   const auto content = std::make_shared<at::Tensor>();
-  impl_
-      ->start_message({false, from, Signature(Operation::bytes_message, std::size_t{0}), "bytes", content, {}}, options)
-      .wait();
+  impl_->start_message({false, from, Signature(Operation::bytes_message, std::size_t{0}), content, {}}, options).wait();
   return comm::text_in(*content, content->numel());
 }
 

@@ -7,7 +7,6 @@
 #include <exception>
 #include <stdexcept>
 
-#include "comm/backend_shm.hpp"
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
 
@@ -29,6 +28,7 @@ ProcessGroup::~ProcessGroup() { impl_->close(std::chrono::milliseconds(0), std::
 void ProcessGroup::shutdown() noexcept { impl_->close(kDrain, comm::kFarewell); }
 
 void ProcessGroup::all_reduce(at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
+  if (impl_->all_reduce_at_once(tensor, op, options)) return;
   const comm::WaitsHere here;
   all_reduce_async(tensor, op, options).wait();
 }
@@ -86,6 +86,8 @@ void ProcessGroup::recv(at::Tensor& tensor, int from, const CallOptions& options
 }
 
 void ProcessGroup::barrier(const CallOptions& options) {
+  if (impl_->shm && impl_->run_at_once({comm::Signature(comm::Operation::barrier), options.label}, {}, {}, options))
+    return;
   const comm::WaitsHere here;
   barrier_async(options).wait();
 }
@@ -98,7 +100,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes, 
 }
 
 at::Tensor ProcessGroup::allocate(std::int64_t bytes) {
-  if (auto* const shm = dynamic_cast<comm::ShmBackend*>(impl_->backend.get())) return shm->allocate(bytes);
+  if (impl_->shm) return impl_->shm->allocate(bytes);
   auto memory = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device()));
   if (reinterpret_cast<std::uintptr_t>(memory.data_ptr()) % kAlignment != 0)
     throw std::logic_error("allocate: the tensor library's memory is not aligned to 64 bytes");
@@ -111,7 +113,7 @@ void ProcessGroup::check() const {
   if (const auto breakage = impl_->session->health().breakage()) breakage->raise(origin(), "process group");
 }
 
-void ProcessGroup::mark_step(std::int64_t step) noexcept { impl_->session->record().mark_step(step); }
+void ProcessGroup::mark_step(std::int64_t step) noexcept { impl_->session->recorder().mark_step(step); }
 
 int ProcessGroup::rank() const noexcept { return impl_->environment.rank; }
 int ProcessGroup::size() const noexcept { return impl_->environment.world_size; }
@@ -148,6 +150,7 @@ void ProcessGroup::Impl::release_backend() noexcept {
   else
     session->set_progress(nullptr);
   backend.reset();
+  shm = nullptr;
 }
 
 }  // namespace ddp

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/backend_shm.hpp"
 #include "comm/call_line.hpp"
 #include "comm/call_plan.hpp"
 #include "comm/session.hpp"
@@ -32,11 +33,12 @@ struct ProcessGroup::Impl {
   /// pointer (it lives until every call has ended, or for ever).
   struct Plan {
     comm::Signature signature;
-    std::string amount = {};  ///< for texts: "64 floats"
     /// Starts a transfer that `begin` needs the result of. Empty as a rule.
     std::function<Pending(const Signatures&)> prepare = {};
     /// Starts the data's transfer once the ranks' signatures agree; null: there is nothing to move.
     std::function<Pending(const Signatures&)> begin = {};
+    /// False: `begin` needs no signature of another rank, so that they may be compared within its transfer.
+    bool reads_signatures = true;
     /// Once, in the wait() that succeeds: brings what arrived to where it belongs. May be empty.
     std::function<void()> finish = {};
     /// What replaces all of it in a world of one. May be empty.
@@ -52,6 +54,7 @@ struct ProcessGroup::Impl {
   at::Device device = at::kCPU;
   std::shared_ptr<comm::Session> session;
   c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a world of one
+  comm::ShmBackend* shm = nullptr;            ///< the same where it is this one
   int exceptions_at_birth = 0;
 
   std::mutex order;  ///< held while a call is numbered and lines up, so that both orders are the same
@@ -66,6 +69,8 @@ struct ProcessGroup::Impl {
   comm::PlanCounts plans;
 
   int size() const { return environment.world_size; }
+  /// Gloo refuses int16, and would round a half type with each rank's part.
+  comm::Reductions reductions() const { return {.ranks = size(), .of_short_types = shm != nullptr}; }
   bool is_alone() const { return !backend; }
 
   /// Numbers the call and has it line up.
@@ -75,7 +80,12 @@ struct ProcessGroup::Impl {
   /// Throws when the group is closed.
   void require_open(std::string_view operation) const;
   /// Under `order`: numbers a call. Throws when the group is closed or broken, or a rank has left.
-  comm::Call enter(const char* operation, const std::string& amount, const CallOptions& options, comm::Meeting meeting);
+  void enter(comm::Call& call, comm::Start start = comm::Start::later);
+  /// Collective. A call over shared memory for a caller that waits, without the ceremony that others need. False:
+  /// others line up before it, and nothing was done.
+  bool run_at_once(comm::Call call, comm::shm::Call shared, const at::Tensor& tensor, const CallOptions& options);
+  /// The same for a reduction in place that needs nothing but its bytes; false also for others.
+  bool all_reduce_at_once(at::Tensor& tensor, ReduceOp op, const CallOptions& options);
 
   Plan all_reduce(at::Tensor& tensor, ReduceOp op);
   Plan broadcast(at::Tensor& tensor, int root);
@@ -85,7 +95,6 @@ struct ProcessGroup::Impl {
     bool sends = false;
     int peer = 0;
     comm::Signature signature;
-    std::string amount;
     std::shared_ptr<at::Tensor> bytes;  ///< sent, or received into; undefined: as many as come
     std::function<void()> finish;
   };
@@ -99,6 +108,8 @@ struct ProcessGroup::Impl {
 
  private:
   std::vector<comm::CallLine::Stage> stages_of(Plan plan, const comm::Call& call);
+  comm::ShmEngine::OnLabels comparison_of(const comm::Call& call) const;
+  std::vector<comm::CallLine::Stage> signed_stages_of(Plan plan, const comm::Call& call);
   void release_backend() noexcept;
 };
 

@@ -54,7 +54,7 @@ std::vector<int> all_ranks(const Environment& environment) {
 }  // namespace
 
 Session::Session(Origin origin, std::vector<int> ranks)
-    : origin_(origin), ranks_(std::move(ranks)), health_(origin_, record_) {}
+    : origin_(origin), ranks_(std::move(ranks)), health_(origin_, recorder_) {}
 
 std::shared_ptr<Session> Session::alone(const Environment& environment) {
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
@@ -147,7 +147,7 @@ void Session::open_link(const Environment& environment, const Arrival& rank_0, s
   events.on_left = [this](int rank, std::uint64_t last_call) {
     health_.peer_left(ranks_[static_cast<std::size_t>(rank)], last_call);
   };
-  events.status = [this] { return record_.status(); };
+  events.status = [this] { return recorder_.status(); };
   link_ = std::make_unique<WatchLink>(options, std::move(events));
 }
 
@@ -215,7 +215,7 @@ void Session::run_abandonable(std::string_view part, std::chrono::milliseconds t
 
 void Session::tell_wait() {
   constexpr std::size_t before = 3;  // a rank may be ahead by what it need not wait for: a broadcast or two
-  const auto open = record_.first_open(before);
+  const auto open = recorder_.first_open(before);
   if (open.empty() || !link_ || told_wait_.exchange(open[0].number) == open[0].number) return;
   std::vector<MadeCall> calls;
   for (const auto& call : open) {
@@ -247,7 +247,7 @@ void Session::fail(std::string_view text) noexcept {
 
 std::string Session::every_status() {
   std::string text;
-  const auto statuses = link_ ? link_->ask_all(kStatusLimit) : std::vector<std::string>{record_.status()};
+  const auto statuses = link_ ? link_->ask_all(kStatusLimit) : std::vector<std::string>{recorder_.status()};
   for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
     text += "\n  rank " + std::to_string(ranks_[rank]) + ": ";
     text += statuses[rank].empty() ? "no answer" : statuses[rank];
@@ -271,12 +271,12 @@ void Session::go_on_alone() noexcept {
 
 void Session::wait_idle(std::chrono::milliseconds limit) {
   if (!is_idle()) go_on_alone();
-  health_.wait(record_.entered(), Clock::now() + limit, [&] { return is_idle(); });
+  health_.wait(recorder_.entered(), Clock::now() + limit, [&] { return is_idle(); });
 }
 
 void Session::leave() noexcept {
   if (left_.exchange(true) || !link_) return;
-  link_->leave(record_.entered());
+  link_->leave(recorder_.entered());
 }
 
 bool Session::wait_for_others(std::chrono::milliseconds limit) noexcept {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/call_record.hpp"
+#include "comm/flight_recorder.hpp"
 #include "comm/health.hpp"
 #include "comm/peer_watch.hpp"
 #include "comm/progress.hpp"
@@ -48,7 +48,7 @@ class Session : public std::enable_shared_from_this<Session> {
   /// This rank in the world, whichever of its groups this is.
   Origin origin() const { return origin_; }
   Health& health() { return health_; }
-  CallRecord& record() { return record_; }
+  FlightRecorder& recorder() { return recorder_; }
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
   /// Of the group's ranks, in their order.
   const std::vector<Arrival>& arrivals() const { return arrivals_; }
@@ -146,7 +146,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const Origin origin_;
   const std::vector<int> ranks_;
-  CallRecord record_;
+  FlightRecorder recorder_;
   Health health_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<Arrival> arrivals_;

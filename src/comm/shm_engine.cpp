@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <optional>
 #include <utility>
 
 #include "comm/watch_socket.hpp"
@@ -33,8 +34,10 @@ ShmEngine::ShmEngine(std::shared_ptr<shm::Memory> memory, int rank, std::functio
       mail_(inboxes_of(memory_->mapping()), rank),
       transfers_(board_, memory_->mapping().data()) {}
 
-ShmEngine::WorkPtr ShmEngine::submit(shm::Call call, std::vector<at::Tensor> tensors, c10d::OpType operation) {
-  auto pending = c10::make_intrusive<ShmWork>(shared_from_this(), std::move(call), std::move(tensors), operation);
+ShmEngine::WorkPtr ShmEngine::submit(shm::Call call, std::vector<at::Tensor> tensors, c10d::OpType operation,
+                                     OnLabels on_labels) {
+  auto pending = c10::make_intrusive<ShmWork>(shared_from_this(), std::move(call), std::move(tensors), operation,
+                                              std::move(on_labels));
   bool all_entered = false;
   {
     const std::lock_guard lock(mutex_);
@@ -51,6 +54,52 @@ ShmEngine::WorkPtr ShmEngine::submit(shm::Call call, std::vector<at::Tensor> ten
   changed_.notify_all();
   if (!all_entered) make_room();
   return pending;
+}
+
+ShmEngine::WorkPtr ShmEngine::run_or_submit(shm::Call& call, const at::Tensor& tensor,
+                                            std::chrono::milliseconds timeout,
+                                            const std::function<OnLabels()>& on_labels) {
+  constexpr auto operation = c10d::OpType::UNKNOWN;
+  if (!enter_at_once(call)) return submit(std::move(call), {tensor}, operation, on_labels());
+  const bool has_ended = transfers_.all_enter_soon(call) && run_for(call, timeout);
+  c10::intrusive_ptr<ShmWork> pending;
+  if (!has_ended)
+    pending =
+        c10::make_intrusive<ShmWork>(shared_from_this(), std::move(call), std::vector{tensor}, operation, on_labels());
+  {
+    const std::lock_guard lock(mutex_);
+    is_driven_ = false;
+    ++version_;
+    if (has_ended) {
+      ++ended_;
+    } else {
+      is_lost_ = pending->call.is_bound;
+      pending_.push_front(pending);
+      ++entered_;
+    }
+  }
+  changed_.notify_all();
+  return pending;
+}
+
+// True: the call has been entered and this thread drives.
+bool ShmEngine::enter_at_once(shm::Call& call) {
+  const std::lock_guard lock(mutex_);
+  if (is_driven_ || is_lost_ || !pending_.empty() || !board_.has_room()) return false;
+  transfers_.enter(call);
+  ++submitted_;
+  return is_driven_ = true;
+}
+
+// One on which the ranks do not agree in other ways than by their labels is not run here: the watch is to tell of it.
+bool ShmEngine::run_for(shm::Call& call, std::chrono::milliseconds timeout) {
+  if (!transfers_.all_agree(call)) return false;
+  std::optional<std::chrono::steady_clock::time_point> since;
+  return transfers_.run(call, [&] {
+    const auto now = std::chrono::steady_clock::now();
+    if (!since) since = now;
+    return is_over() || now - *since > timeout;
+  });
 }
 
 // Under the lock.

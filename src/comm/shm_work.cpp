@@ -1,6 +1,8 @@
 #include "comm/shm_work.hpp"
 
+#include <exception>
 #include <stdexcept>
+#include <utility>
 
 #include "ddp/error.hpp"
 
@@ -20,10 +22,13 @@ bool ShmWork::wait(std::chrono::milliseconds timeout) {
 void ShmWork::end() {
   const auto future = future_;  // its callbacks may let go of this
   tensors_.clear();
-  if (call.trouble.empty())
-    future->markCompleted();
-  else
-    future->setError(std::make_exception_ptr(CallMismatchError({}, "shared memory", call.trouble)));
+  try {
+    if (!call.trouble.empty()) throw CallMismatchError({}, "shared memory", call.trouble);
+    if (!call.labels.empty()) std::exchange(on_labels_, nullptr)(call.labels);
+  } catch (...) {
+    return future->setError(std::current_exception());
+  }
+  future->markCompleted();
 }
 
 }  // namespace ddp::comm

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <type_traits>
 
 #include "comm/wire.hpp"
@@ -50,6 +52,8 @@ const char* name_of(Operation operation) {
       return "all_to_all";
     case Operation::barrier:
       return "barrier";
+    case Operation::monitored_barrier:
+      return "monitored_barrier";
     case Operation::broadcast_bytes:
       return "broadcast_bytes";
     case Operation::all_gather_bytes:
@@ -88,6 +92,14 @@ bool Signature::agrees_with(const Signature& other) const {
   };
   const auto mine = compared(*this), theirs = compared(other);
   return std::memcmp(&mine, &theirs, sizeof mine) == 0;
+}
+
+std::string Signature::amount() const {
+  if (holds_bytes(operation)) return std::to_string(length()) + " bytes";
+  if (dtype == kNone) return {};
+  const auto elements =
+      std::accumulate(sizes.begin(), sizes.begin() + dimensions, std::int64_t{1}, std::multiplies<std::int64_t>());
+  return amount_of(elements, static_cast<at::ScalarType>(dtype));
 }
 
 std::string Signature::text(const std::vector<int>& ranks) const {
@@ -134,6 +146,58 @@ void require_agreement(const std::vector<Signature>& all, const std::vector<int>
   for (const auto& camp : camps)
     text += (camp.ranks.size() == 1 ? "\n  rank " : "\n  ranks ") + listed(camp.ranks) + ": " + camp.call.text(ranks);
   throw CallMismatchError(origin, part, text, kRemedy);
+}
+
+// What is compared comes first: the short words, then the sizes; the number, and a first size that may differ, follow.
+shm::Label label_of(const Signature& signature) {
+  shm::Label label;
+  const auto put = [&](auto value) {
+    std::memcpy(label.text.data() + label.bytes, &value, sizeof value);
+    label.bytes = static_cast<std::uint16_t>(label.bytes + sizeof value);
+  };
+  put(static_cast<std::int16_t>(signature.root));
+  for (const auto word :
+       {signature.operation, signature.reduce_op, signature.dtype, signature.dimensions, signature.first_differs})
+    put(static_cast<std::int8_t>(word));
+  for (auto i = signature.first_differs; i < signature.dimensions; ++i)
+    put(signature.sizes[static_cast<std::size_t>(i)]);
+  label.compared = label.bytes;
+  put(signature.number);
+  if (signature.first_differs != 0) put(signature.sizes[0]);
+  return label;
+}
+
+namespace {
+
+Signature signature_in(const shm::Label& label) {
+  Signature signature;
+  std::size_t read = 0;
+  const auto take = [&](auto& value) {
+    std::memcpy(&value, label.text.data() + read, sizeof value);
+    read += sizeof value;
+  };
+  std::int16_t root = 0;
+  take(root);
+  signature.root = root;
+  for (auto* const word : {&signature.operation, &signature.reduce_op, &signature.dtype, &signature.dimensions,
+                           &signature.first_differs}) {
+    std::int8_t value = 0;
+    take(value);
+    *word = value;
+  }
+  for (auto i = signature.first_differs; i < signature.dimensions; ++i)
+    take(signature.sizes[static_cast<std::size_t>(i)]);
+  take(signature.number);
+  if (signature.first_differs != 0) take(signature.sizes[0]);
+  return signature;
+}
+
+}  // namespace
+
+std::vector<Signature> signatures_in(const std::vector<shm::Label>& labels) {
+  std::vector<Signature> signatures;
+  for (const auto& label : labels) signatures.push_back(signature_in(label));
+  return signatures;
 }
 
 at::Tensor copied_bytes(const Signature& signature) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/shm/board.hpp"
 #include "ddp/process_group.hpp"
 
 namespace ddp::comm {
@@ -24,6 +25,7 @@ enum class Operation : std::int64_t {
   scatter,
   all_to_all,
   barrier,
+  monitored_barrier,
   broadcast_bytes,
   all_gather_bytes,
   gather_bytes,
@@ -55,9 +57,12 @@ struct Signature {
   /// Of a call on a string of this length, which may differ between the ranks.
   Signature(Operation called, std::size_t length);
 
+  Operation called() const { return static_cast<Operation>(operation); }
   bool agrees_with(const Signature& other) const;
   std::vector<std::int64_t> shape() const { return {sizes.begin(), sizes.begin() + dimensions}; }
   std::int64_t length() const { return sizes[0]; }  ///< of a string
+  /// `64 floats`, `5 bytes`; empty where nothing is moved
+  std::string amount() const;
   /// `all_reduce #4 (sum of Float [64])`; `ranks` are the group's in the world.
   std::string text(const std::vector<int>& ranks) const;
 };
@@ -69,6 +74,10 @@ void require_agreement(const std::vector<Signature>& all, const std::vector<int>
 
 /// "0, 2, 3"
 std::string listed(const std::vector<int>& ranks);
+
+/// As it stands on a call over shared memory, and back.
+shm::Label label_of(const Signature& signature);
+std::vector<Signature> signatures_in(const std::vector<shm::Label>& labels);
 
 /// The bytes of a plain value, in memory of their own: an abandoned transfer still reads and writes them.
 at::Tensor copied_bytes(const Signature& signature);

@@ -19,7 +19,7 @@ namespace {
 }
 
 // The dtype in which the elements are reduced.
-at::ScalarType dtype_on_wire(at::ScalarType dtype) {
+at::ScalarType dtype_on_wire(at::ScalarType dtype, ReduceOp op, const Reductions& backend) {
   switch (dtype) {
     case at::kFloat:
     case at::kDouble:
@@ -30,9 +30,9 @@ at::ScalarType dtype_on_wire(at::ScalarType dtype) {
       return dtype;
     case at::kHalf:
     case at::kBFloat16:
-      return at::kFloat;
+      return backend.of_short_types && op != ReduceOp::avg ? dtype : at::kFloat;
     case at::kShort:
-      return at::kInt;
+      return backend.of_short_types ? dtype : at::kInt;
     case at::kBool:
       return at::kByte;
     default:
@@ -82,19 +82,25 @@ void require_writable(const at::Tensor& tensor, at::Device device, std::string_v
     misuse(operation, "elements of the tensor share memory (expand()?), so that no result can be written");
 }
 
-Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, int ranks) {
+bool reduces_in_place(const at::Tensor& tensor, ReduceOp op, const Reductions& backend) {
+  const auto dtype = tensor.scalar_type();
+  return op != ReduceOp::avg && !at::isComplexType(dtype) && is_plain(tensor) &&
+         dtype_on_wire(dtype, op, backend) == dtype;
+}
+
+Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, const Reductions& backend) {
   const at::NoGradGuard no_grad;
   require_reducible(tensor.scalar_type(), op);
   const auto target = tensor.detach();
   const auto real = at::isComplexType(target.scalar_type())
                         ? at::view_as_real(target.is_conj() ? target.clone().resolve_conj() : target)
                         : target;
-  const auto dtype = dtype_on_wire(real.scalar_type());
+  const auto dtype = dtype_on_wire(real.scalar_type(), op, backend);
   const bool in_place = dtype == real.scalar_type() && is_plain(real) && is_plain(target);
   Wire wire;
   wire.tensor = in_place ? real.view({-1}) : at::empty({real.numel()}, real.options().dtype(dtype));
   if (!in_place) wire.tensor.view(real.sizes()).copy_(real);
-  const double factor = op == ReduceOp::avg ? 1.0 / ranks : 1.0;
+  const double factor = op == ReduceOp::avg ? 1.0 / backend.ranks : 1.0;
   if (in_place && factor == 1.0) return wire;
   wire.finish = [target, in_place, factor, flat = wire.tensor] {
     const at::NoGradGuard guard;
@@ -141,10 +147,10 @@ at::Tensor bytes_of(std::string_view text) {
   return bytes;
 }
 
-std::string amount_of(const at::Tensor& tensor) {
-  std::string dtype = c10::toString(tensor.scalar_type());
+std::string amount_of(std::int64_t elements, at::ScalarType type) {
+  std::string dtype = c10::toString(type);
   std::transform(dtype.begin(), dtype.end(), dtype.begin(), [](unsigned char c) { return std::tolower(c); });
-  return std::to_string(tensor.numel()) + ' ' + dtype + (tensor.numel() == 1 ? "" : "s");
+  return std::to_string(elements) + ' ' + dtype + (elements == 1 ? "" : "s");
 }
 
 }  // namespace ddp::comm

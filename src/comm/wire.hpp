@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -27,9 +28,18 @@ void require_dense(const at::Tensor& tensor, at::Device device, std::string_view
 /// Errors: std::logic_error also where results cannot be written: elements that share memory.
 void require_writable(const at::Tensor& tensor, at::Device device, std::string_view operation);
 
-/// For a reduction over `ranks` ranks. Half types travel as float, int16 as int32, bool as uint8,
-/// complex as pairs. Errors: std::logic_error for a dtype and operation that do not go together.
-Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, int ranks);
+/// What the backend does of a reduction.
+struct Reductions {
+  int ranks = 1;
+  bool of_short_types = false;  ///< int16 and half types, the latter summed in float and rounded once
+};
+
+/// Half types travel as float and int16 as int32 where the backend does not take them (and for avg, which is not to be
+/// rounded twice), bool as uint8, complex as pairs. Errors: std::logic_error for a dtype and operation that do not go
+/// together.
+Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, const Reductions& backend);
+/// Nothing but the tensor's own bytes is needed, before and after.
+bool reduces_in_place(const at::Tensor& tensor, ReduceOp op, const Reductions& backend);
 /// The operation that the backend does on the wire: avg is a sum, of bools sum is max, product is min.
 ReduceOp operation_on_wire(at::ScalarType dtype, ReduceOp op);
 
@@ -40,6 +50,6 @@ at::Tensor bytes_of(const at::Tensor& tensor);
 at::Tensor bytes_of(std::string_view text);
 
 /// "64 floats"
-std::string amount_of(const at::Tensor& tensor);
+std::string amount_of(std::int64_t elements, at::ScalarType dtype);
 
 }  // namespace ddp::comm

@@ -51,7 +51,7 @@ Work::State::State(std::shared_ptr<comm::Session> session, comm::Call call, std:
 }
 
 void Work::State::complete(std::exception_ptr error) noexcept {
-  if (!error || is_mismatch(error)) session_->record().complete(call_);
+  if (!error || is_mismatch(error)) session_->recorder().complete(call_);
   session_->health().update([&] {
     done_ = true;
     ended_ = Clock::now();

@@ -8,7 +8,7 @@
 // of the slowest rank's time for the call, in us; nccl-tests gives the mean, which a busy machine moves more. algbw =
 // size / time, in GB/s. busbw: what each rank's link must carry at least, algbw x 2(n-1)/n for all_reduce, (n-1)/n for
 // all_gather, 1 for broadcast. #wrong: elements of a first, untimed call that are not what they must be, over all
-// ranks.
+// ranks. rank 0: the median of its own time alone, which is what benchmarks of other libraries give.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -89,15 +89,17 @@ void measure(const Collective& collective, const Plan& plan, ddp::ProcessGroup& 
     if (i >= 0) times.push_back(now_s() - start);
   }
   auto slowest = torch::tensor(times, torch::kDouble);
+  const double own = slowest.median().item<double>();
   group.all_reduce(slowest, ddp::ReduceOp::max);
   group.all_reduce(wrong);
   if (group.rank() != 0) return;
   const double time = slowest.median().item<double>();
   const auto size = plan.count * 4 * (collective.output_has_all_ranks ? group.size() : 1);
   const double algbw = static_cast<double>(size) / time * 1e-9;
-  std::printf("%12lld %12lld %9s %12.1f %9.3f %9.3f %8lld\n", static_cast<long long>(size),
+  std::printf("%12lld %12lld %9s %12.2f %9.3f %9.3f %8lld %10.2f\n", static_cast<long long>(size),
               static_cast<long long>(plan.count), "float", time * 1e6, algbw,
-              algbw * collective.bus_factor(group.size()), static_cast<long long>(wrong.item<std::int64_t>()));
+              algbw * collective.bus_factor(group.size()), static_cast<long long>(wrong.item<std::int64_t>()),
+              own * 1e6);
   std::fflush(stdout);
 }
 
@@ -125,8 +127,10 @@ void measure_all(const Options& options) {
     if (!chosen.empty() && chosen != collective.name) continue;
     if (group->rank() == 0) {
       std::printf("# %s, %d ranks, %s\n", collective.name, group->size(), std::string(group->backend()).c_str());
-      std::printf("#%11s %12s %9s %12s %9s %9s %8s\n", "size", "count", "type", "time", "algbw", "busbw", "#wrong");
-      std::printf("#%11s %12s %9s %12s %9s %9s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)");
+      std::printf("#%11s %12s %9s %12s %9s %9s %8s %10s\n", "size", "count", "type", "time", "algbw", "busbw", "#wrong",
+                  "rank 0");
+      std::printf("#%11s %12s %9s %12s %9s %9s %8s %10s\n", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", "",
+                  "(us)");
     }
     for (const auto bytes : sizes_of(options)) {
       const auto parts = collective.output_has_all_ranks ? group->size() : 1;

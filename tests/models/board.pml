@@ -144,8 +144,10 @@ inline wake_sleepers() {
 
 inline enter(call) {
   in_entry[SLOT(call) * RANKS + me] = call + 1;
-  renew(claimed[SLOT(call)], call);
-  renew(done[SLOT(call)], call);
+  if
+  :: HAS_CHUNKS(call) -> renew(claimed[SLOT(call)], call); renew(done[SLOT(call)], call)
+  :: else -> skip
+  fi;
   entered[me] = call + 1;
 #ifndef BROKEN_ENTER
   look_has_all(call);

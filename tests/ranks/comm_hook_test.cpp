@@ -187,7 +187,7 @@ TEST(CommHook, ThatThrowsBreaksTheWrapperInWordsOnAllRanks) {
       const auto train = [&](int steps) {
         for (int step = 0; step < steps; ++step) model(x).sum().backward();
       };
-      // Its second step; and again: the wrapper is broken. The others may be a call behind when they hear of it.
+      // Its second step; and again: the wrapper is broken. The others may end that step: rank 1 has entered its calls.
       for (const int steps : {2, 1}) {
         if (group->rank() == 1) {
           try {
@@ -198,7 +198,7 @@ TEST(CommHook, ThatThrowsBreaksTheWrapperInWordsOnAllRanks) {
           }
         } else {
           try {
-            train(steps);
+            train(steps + 1);
             ADD_FAILURE() << "no exception";
           } catch (const PeerLostError& error) {
             EXPECT_EQ(error.peer(), 1);

@@ -133,7 +133,7 @@ class Member {
     for (std::size_t i = 0; i < count; ++i) made.data[i] = value_of(rank_, n, i);
     const auto bytes = count * sizeof(std::uint32_t);
     if (sort == Sort::few_bytes || sort == Sort::many_bytes) return prepare_move(made, bytes);
-    made.call.terms = {Kind::reduce, Type::int32, Combine::sum, 0, bytes};
+    made.call.terms = {Kind::reduce, Type::int32, Combine::sum, bytes};
     made.call.data = reinterpret_cast<std::byte*>(made.data);
     made.call.is_shared = sort == Sort::in_place;
   }

@@ -61,7 +61,7 @@ void on_ranks(int ranks, const std::function<void(Rank&)>& body) {
 
 Call reduction_of(float* data, std::size_t count, bool is_shared) {
   Call call;
-  call.terms = {Kind::reduce, Type::float32, Combine::sum, 0, count * sizeof(float)};
+  call.terms = {Kind::reduce, Type::float32, Combine::sum, count * sizeof(float)};
   call.data = reinterpret_cast<std::byte*>(data);
   call.is_shared = is_shared;
   return call;

@@ -88,6 +88,7 @@ TEST(Board, WakesWhoWaitsForTheOthersChunks) {
   on_two_boards(
       [](Board& board, Waits& waits) {
         for (int round = 0; round < Waits::kCount; ++round) {
+          board.prepare_chunks(1);
           const auto call = board.enter();
           while (!board.has_all(call)) std::this_thread::yield();
           waits.time([&] { return board.wait([&] { return board.is_done(call, 1); }, never); });
@@ -97,6 +98,7 @@ TEST(Board, WakesWhoWaitsForTheOthersChunks) {
       [](Board& board, const Waits& waits) {
         for (std::uint64_t round = 0; round < Waits::kCount; ++round) {
           while (!board.has_room()) std::this_thread::yield();
+          board.prepare_chunks(1);
           const auto call = board.enter();
           while (!board.has_all(call)) std::this_thread::yield();
           EXPECT_EQ(board.claim(call, 1), 0U);

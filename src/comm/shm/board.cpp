@@ -37,24 +37,25 @@ Patience Patience::for_ranks(int ranks) {
 
 std::uint64_t Board::bytes_for(int ranks) {
   const auto count = static_cast<std::uint64_t>(ranks);
-  return lines_bytes(count) + counters_bytes(count) + entries_bytes(count) + count * 2 * kStage;
+  return lines_bytes(count) + counters_bytes(count) + entries_bytes(count) + payloads_bytes(count) + count * 2 * kStage;
 }
 
 std::uint64_t Board::lines_bytes(std::uint64_t ranks) { return padded(ranks * sizeof(Line)); }
 std::uint64_t Board::counters_bytes(std::uint64_t ranks) { return padded(kSlots * (ranks + 1) * sizeof(Counter)); }
-std::uint64_t Board::entries_bytes(std::uint64_t ranks) { return kSlots * ranks * sizeof(Entry); }
+std::uint64_t Board::entries_bytes(std::uint64_t ranks) { return padded(kSlots * ranks * sizeof(Entry)); }
+std::uint64_t Board::payloads_bytes(std::uint64_t ranks) { return kSlots * ranks * kPayload; }
 
 Board::Board(std::byte* memory, int rank, int ranks, Patience patience)
     : rank_(rank),
       ranks_(ranks),
       patience_(patience),
+      spins_(patience.spins),
       lines_(reinterpret_cast<Line*>(memory)),
       counters_(reinterpret_cast<Counter*>(memory + lines_bytes(static_cast<std::uint64_t>(ranks)))),
       entries_(reinterpret_cast<Entry*>(reinterpret_cast<std::byte*>(counters_) +
                                         counters_bytes(static_cast<std::uint64_t>(ranks)))),
-      stages_(reinterpret_cast<std::byte*>(entries_) + entries_bytes(static_cast<std::uint64_t>(ranks))) {}
-
-Board::Line& Board::line(int rank) const { return lines_[rank]; }
+      payloads_(reinterpret_cast<std::byte*>(entries_) + entries_bytes(static_cast<std::uint64_t>(ranks))),
+      stages_(payloads_ + payloads_bytes(static_cast<std::uint64_t>(ranks))) {}
 
 std::atomic<std::uint64_t>& Board::claimed(std::uint64_t call, int share) const {
   const auto of_slot = static_cast<std::uint64_t>(ranks_) + 1;
@@ -63,8 +64,8 @@ std::atomic<std::uint64_t>& Board::claimed(std::uint64_t call, int share) const 
 
 std::atomic<std::uint64_t>& Board::done(std::uint64_t call) const { return claimed(call, ranks_); }
 
-Entry& Board::entry_of(std::uint64_t call, int rank) const {
-  return entries_[call % kSlots * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank)];
+std::uint64_t Board::index_of(std::uint64_t call, int rank) const {
+  return call % kSlots * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
 }
 
 std::byte* Board::stage(int rank, std::uint64_t exchange) const {
@@ -79,35 +80,37 @@ bool Board::has_room() const {
   return true;
 }
 
-Entry& Board::next_entry() { return entry_of(line(rank_).entered.load(), rank_); }
+Entry& Board::next_entry() { return entries_[index_of(line(rank_).entered.load(), rank_)]; }
+
+std::byte* Board::next_payload() { return payloads_ + index_of(line(rank_).entered.load(), rank_) * kPayload; }
+
+void Board::prepare_chunks(std::uint32_t chunks) {
+  const auto call = line(rank_).entered.load();
+  for (int share = 0; share < ranks_; ++share)
+    if (share_begin(chunks, share) < share_begin(chunks, share + 1)) renew(claimed(call, share), first_count(call));
+  renew(done(call), first_count(call));
+}
 
 std::uint64_t Board::enter() {
   auto& own = line(rank_);
   const auto call = own.entered.load();
-  for (int share = 0; share < ranks_; ++share) renew(claimed(call, share), first_count(call));
-  renew(done(call), first_count(call));
   own.entered.store(call + 1);
   if (has_all(call)) wake_sleepers();
   return call;
 }
 
-bool Board::has_all(std::uint64_t call) const {
-  for (int rank = 0; rank < ranks_; ++rank)
-    if (line(rank).entered.load() <= call) return false;
-  return true;
-}
+const Entry& Board::entry(std::uint64_t call, int rank) const { return entries_[index_of(call, rank)]; }
 
-const Entry& Board::entry(std::uint64_t call, int rank) const { return entry_of(call, rank); }
+const std::byte* Board::payload(std::uint64_t call, int rank) const {
+  return payloads_ + index_of(call, rank) * kPayload;
+}
 
 std::optional<std::uint32_t> Board::claim(std::uint64_t call, std::uint32_t chunks) {
   const auto first = first_count(call);
-  const auto share_begin = [&](int share) {
-    return static_cast<std::uint32_t>(std::uint64_t{chunks} * static_cast<std::uint64_t>(share) /
-                                      static_cast<std::uint64_t>(ranks_));
-  };
   for (int i = 0; i < ranks_; ++i) {
     const int share = (rank_ + i) % ranks_;
-    const auto begin = share_begin(share), length = share_begin(share + 1) - begin;
+    const auto begin = share_begin(chunks, share), length = share_begin(chunks, share + 1) - begin;
+    if (length == 0) continue;
     auto& count = claimed(call, share);
     auto seen = count.load();
     while (seen - first < length)
@@ -149,15 +152,8 @@ void Board::wake_sleepers() {
     if (rank == rank_ || other.asleep.load() == 0 || other.asleep.exchange(0) == 0) continue;
     other.bell.fetch_add(1);
     futex_wake(other.bell);
+    has_woken_ = true;
   }
-}
-
-void Board::pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
 }
 
 void Board::yield() { ::sched_yield(); }

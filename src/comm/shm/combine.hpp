@@ -12,10 +12,10 @@
 
 namespace ddp::comm::shm {
 
-enum class Type : std::uint32_t { float32, float64, bfloat16, float16, int8, uint8, int16, int32, int64 };
+enum class Type : std::uint8_t { float32, float64, bfloat16, float16, int8, uint8, int16, int32, int64 };
 inline constexpr std::size_t kTypeCount = 9;
 
-enum class Combine : std::uint32_t { sum, min, max, product };
+enum class Combine : std::uint8_t { sum, min, max, product };
 inline constexpr std::size_t kCombineCount = 4;
 
 std::size_t bytes_of(Type type);

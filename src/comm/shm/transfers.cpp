@@ -1,6 +1,7 @@
 #include "comm/shm/transfers.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -29,9 +30,9 @@ std::uint64_t share_begin(std::uint64_t elements, int index, int count) {
   return elements * static_cast<std::uint64_t>(index) / static_cast<std::uint64_t>(count);
 }
 
-Range part_in(const Entry& entry, int rank) {
+Range part_in(const std::byte* payload, int rank) {
   Range part;
-  std::memcpy(&part, entry.payload.data() + static_cast<std::size_t>(rank) * sizeof part, sizeof part);
+  std::memcpy(&part, payload + static_cast<std::size_t>(rank) * sizeof part, sizeof part);
   return part;
 }
 
@@ -63,17 +64,26 @@ class Patient {
 
 }  // namespace
 
+std::uint32_t Transfers::chunks_of(std::uint64_t bytes) const {
+  return pieces_of(bytes, chunk_bytes(bytes, board_.ranks()));
+}
+
 void Transfers::enter(Call& call) {
   auto& entry = board_.next_entry();
   entry.terms = call.terms;
   entry.offset = Entry::kPrivate;
   entry.stream = call.stream_bytes;
-  auto* payload = entry.payload.data();
+  entry.label.bytes = call.label.bytes;
+  entry.label.compared = call.label.compared;
+  std::memcpy(entry.label.text.data(), call.label.text.data(), call.label.bytes);
+  auto* const payload = board_.next_payload();
   if (call.terms.kind == Kind::reduce) {
-    if (call.terms.bytes <= kPayload)
-      std::memcpy(payload, call.data, call.terms.bytes);
-    else if (call.is_shared)
+    if (call.is_shared) {
       entry.offset = static_cast<std::uint64_t>(call.data - memory_);
+      board_.prepare_chunks(chunks_of(call.terms.bytes));
+    } else if (call.terms.bytes <= kPayload) {
+      std::memcpy(payload, call.data, call.terms.bytes);
+    }
   } else if (call.terms.kind == Kind::move) {
     const auto table = table_bytes(board_.ranks());
     std::memcpy(payload, call.parts.data(), table);
@@ -88,7 +98,9 @@ bool Transfers::run(Call& call, const Stop& stop_waiting) {
   const Patient patient(stop_waiting);
   const Stop stop = std::cref(patient);
   bool has_ended = true;
-  if (!all_agree(call))
+  if (!labels_agree(call))
+    call.has_differed = true;
+  else if (!all_agree(call))
     call.trouble = described(call);
   else if (call.terms.kind == Kind::reduce)
     has_ended = reduce(call, stop);
@@ -98,8 +110,26 @@ bool Transfers::run(Call& call, const Stop& stop_waiting) {
   return has_ended;
 }
 
+bool Transfers::all_enter_soon(const Call& call) {
+  return board_.wait_awake([&] { return board_.has_all(call.number); });
+}
+
 bool Transfers::can_run_alone(const Call& call) const {
   return board_.has_all(call.number) && all_agree(call) && call.terms.kind == Kind::reduce && all_share(call);
+}
+
+// Where some ranks have labels and others none, their calls are of different sorts.
+bool Transfers::labels_agree(Call& call) const {
+  if (call.label.bytes == 0) return true;
+  bool agree = true;
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    const auto& label = board_.entry(call.number, rank).label;
+    if (label.bytes == 0) return true;
+    agree = agree && label.agrees_with(call.label);
+  }
+  for (int rank = 0; (!agree || call.wants_labels) && rank < board_.ranks(); ++rank)
+    call.labels.push_back(board_.entry(call.number, rank).label);
+  return agree;
 }
 
 bool Transfers::all_share(const Call& call) const {
@@ -109,8 +139,10 @@ bool Transfers::all_share(const Call& call) const {
 }
 
 bool Transfers::all_agree(const Call& call) const {
-  for (int rank = 0; rank < board_.ranks(); ++rank)
-    if (board_.entry(call.number, rank).terms != call.terms) return false;
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    const auto& entry = board_.entry(call.number, rank);
+    if (entry.terms != call.terms || (entry.label.bytes == 0) != (call.label.bytes == 0)) return false;
+  }
   return true;
 }
 
@@ -128,29 +160,33 @@ std::string Transfers::described(const Call& call) const {
 }
 
 bool Transfers::reduce(Call& call, const Stop& stop) {
-  if (call.terms.bytes <= kPayload) {
-    reduce_payloads(call);
-    return true;
-  }
-  return all_share(call) ? reduce_shared(call, stop) : reduce_staged(call, stop);
+  int sharing = 0;
+  for (int rank = 0; rank < board_.ranks(); ++rank)
+    sharing += board_.entry(call.number, rank).offset != Entry::kPrivate ? 1 : 0;
+  if (sharing == board_.ranks()) return reduce_shared(call, stop);
+  if (sharing > 0 || call.terms.bytes > kPayload) return reduce_staged(call, stop);
+  reduce_payloads(call);
+  return true;
 }
 
 void Transfers::reduce_payloads(Call& call) {
-  std::vector<const std::byte*> inputs;
-  for (int rank = 0; rank < board_.ranks(); ++rank) inputs.push_back(board_.entry(call.number, rank).payload.data());
-  combine(call.terms.type, call.terms.combine, inputs.data(), inputs.size(), &call.data, 1,
+  const auto ranks = static_cast<std::size_t>(board_.ranks());
+  std::array<const std::byte*, kMostRanks> inputs;
+  for (std::size_t rank = 0; rank < ranks; ++rank) inputs[rank] = board_.payload(call.number, static_cast<int>(rank));
+  combine(call.terms.type, call.terms.combine, inputs.data(), ranks, &call.data, 1,
           call.terms.bytes / bytes_of(call.terms.type));
 }
 
 bool Transfers::reduce_shared(Call& call, const Stop& stop) {
   const auto bytes = call.terms.bytes, chunk = chunk_bytes(bytes, board_.ranks());
-  const auto chunks = pieces_of(bytes, chunk);
-  std::vector<std::byte*> data, places(static_cast<std::size_t>(board_.ranks()));
-  for (int rank = 0; rank < board_.ranks(); ++rank) data.push_back(memory_ + board_.entry(call.number, rank).offset);
+  const auto chunks = chunks_of(bytes);
+  const auto ranks = static_cast<std::size_t>(board_.ranks());
+  std::array<std::byte*, kMostRanks> places;
   while (const auto index = board_.claim(call.number, chunks)) {
     const auto begin = *index * chunk, length = std::min(chunk, bytes - begin);
-    for (std::size_t rank = 0; rank < data.size(); ++rank) places[rank] = data[rank] + begin;
-    combine(call.terms.type, call.terms.combine, places.data(), places.size(), places.data(), places.size(),
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      places[rank] = memory_ + board_.entry(call.number, static_cast<int>(rank)).offset + begin;
+    combine(call.terms.type, call.terms.combine, places.data(), ranks, places.data(), ranks,
             length / bytes_of(call.terms.type));
     board_.finish_chunk(call.number, chunks);
   }
@@ -200,7 +236,7 @@ bool Transfers::move(Call& call, const Stop& stop) {
   std::uint64_t longest = 0;
   for (int other = 0; other < ranks; ++other) {
     const auto& entry = board_.entry(call.number, other);
-    const auto part = part_in(entry, rank);
+    const auto part = part_in(board_.payload(call.number, other), rank);
     const auto expected = call.targets[static_cast<std::size_t>(other)].bytes;
     if (part.bytes() != expected)
       call.trouble = "rank " + std::to_string(other) + " sends " + std::to_string(part.bytes()) + " bytes, " +
@@ -208,7 +244,7 @@ bool Transfers::move(Call& call, const Stop& stop) {
     if (other == rank)
       take_part(call, rank, call.stream, {0, call.stream_bytes});
     else if (fits(entry.stream, ranks))
-      take_part(call, other, entry.payload.data() + table_bytes(ranks), {0, entry.stream});
+      take_part(call, other, board_.payload(call.number, other) + table_bytes(ranks), {0, entry.stream});
     if (!fits(entry.stream, ranks)) longest = std::max(longest, entry.stream);
   }
   for (std::uint64_t begin = 0; begin < longest; begin += kStage) {
@@ -227,7 +263,7 @@ bool Transfers::move(Call& call, const Stop& stop) {
 
 // Copies what of rank `from`'s part for this rank lies in `window` of its stream, which is at `piece`.
 void Transfers::take_part(Call& call, int from, const std::byte* piece, Range window) const {
-  const auto part = part_in(board_.entry(call.number, from), board_.rank());
+  const auto part = part_in(board_.payload(call.number, from), board_.rank());
   const auto& target = call.targets[static_cast<std::size_t>(from)];
   const auto begin = std::max(part.begin, window.begin), end = std::min(part.end, window.end);
   if (begin >= end || part.bytes() != target.bytes) return;

@@ -29,6 +29,8 @@ struct Target {
 /// One call, as this rank makes it. Its memory must stand until it has ended.
 struct Call {
   Terms terms;
+  Label label = {};                   ///< all ranks label the call, or none
+  bool wants_labels = false;          ///< all ranks' labels, in their order, although they agree
   std::byte* data = nullptr;          ///< of a reduction
   bool is_shared = false;             ///< data lies in the shared memory
   const std::byte* stream = nullptr;  ///< of a move: what this rank sends, and which part of it to whom
@@ -36,9 +38,11 @@ struct Call {
   std::vector<Range> parts = {};     ///< one a rank
   std::vector<Target> targets = {};  ///< of a move: where each rank's part for this one goes
 
-  std::uint64_t number = 0;  ///< set by enter()
-  bool is_bound = false;     ///< set by run(): it has begun what it cannot begin again
-  std::string trouble = {};  ///< why it has failed, once it has ended; the group can go on
+  std::uint64_t number = 0;        ///< set by enter()
+  bool is_bound = false;           ///< set by run(): it has begun what it cannot begin again
+  std::vector<Label> labels = {};  ///< every rank's, once it has ended: where wanted, or where they differ
+  bool has_differed = false;       ///< the labels do, and nothing was moved; the group can go on
+  std::string trouble = {};        ///< why it has failed, once it has ended; the group can go on
 };
 
 /// Threads: run() on one at a time; enter() one at a time, beside run().
@@ -55,11 +59,16 @@ class Transfers {
   /// other ranks have entered too, for then the call most likely ends. It can be run again after that unless is_bound:
   /// nobody knows how far the other ranks are with it, so that the group is over.
   bool run(Call& call, const Stop& stop);
+  /// For some microseconds, without sleep.
+  bool all_enter_soon(const Call& call);
+  /// They have entered it with the same terms, and all with labels or none.
+  bool all_agree(const Call& call) const;
   /// All ranks have entered, and running it waits for none of them but for chunks that it has under way.
   bool can_run_alone(const Call& call) const;
 
  private:
-  bool all_agree(const Call& call) const;
+  std::uint32_t chunks_of(std::uint64_t bytes) const;
+  bool labels_agree(Call& call) const;
   bool all_share(const Call& call) const;
   std::string described(const Call& call) const;
   bool reduce(Call& call, const Stop& stop);

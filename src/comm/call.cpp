@@ -1,0 +1,46 @@
+#include "comm/call.hpp"
+
+namespace ddp::comm {
+namespace {
+
+std::string title(const Call& call) {
+  std::string text;
+  if (call.peer >= 0)
+    text = (call.sends ? "send to rank " : "recv from rank ") + std::to_string(call.peer) + ", message " +
+           std::to_string(call.message);
+  else
+    text = name_of(call.signature.called());
+  if (call.number > 0) text += " #" + std::to_string(call.number);
+  if (!call.label.empty()) text += " \"" + call.label + '"';
+  return text;
+}
+
+}  // namespace
+
+std::string Call::name() const { return title(*this) + (step >= 0 ? ", step " + std::to_string(step) : ""); }
+
+std::string Call::description() const {
+  auto text = title(*this);
+  if (const auto moved = amount(); !moved.empty()) text += " (" + moved + ')';
+  if (step >= 0) text += " in step " + std::to_string(step);
+  return text;
+}
+
+std::string Call::amount() const {
+  const bool is_unknown = signature.called() == Operation::bytes_message && !sends;
+  return is_unknown ? "bytes" : signature.amount();
+}
+
+std::string Call::kind() const {
+  switch (meeting) {
+    case Meeting::plan:
+      return std::string("plan ") + name_of(signature.called()) + ' ' + amount();
+    case Meeting::roll_call:
+      return "roll call";
+    case Meeting::signatures:
+      break;
+  }
+  return "signatures";
+}
+
+}  // namespace ddp::comm

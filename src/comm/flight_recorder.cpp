@@ -1,0 +1,199 @@
+#include "comm/flight_recorder.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+
+#include "base/phase.hpp"
+
+namespace ddp::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t now() { return Clock::now().time_since_epoch().count(); }
+Clock::time_point time_of(std::int64_t count) { return Clock::time_point(Clock::duration(count)); }
+
+std::string seconds_since(Clock::time_point time) {
+  char text[32];
+  const std::chrono::duration<double> since = Clock::now() - time;
+  std::snprintf(text, sizeof text, "%.1f s", since.count());
+  return text;
+}
+
+void store_if_greater(std::atomic<std::uint64_t>& value, std::uint64_t candidate) {
+  auto seen = value.load();
+  while (seen < candidate && !value.compare_exchange_weak(seen, candidate)) {
+  }
+}
+
+}  // namespace
+
+// A call as it lies in its place.
+struct FlightRecorder::Packed {
+  static constexpr std::size_t kDimensions = 6;
+
+  std::uint64_t number = 0;
+  std::int64_t step = 0, queued = 0, message = 0;
+  const char* phase = "";
+  std::int32_t peer = 0, root = 0;
+  std::int8_t operation = 0, reduce_op = 0, dtype = 0, dimensions = 0;
+  std::uint8_t first_differs = 0, meeting = 0, sends = 0, label_bytes = 0;
+  std::array<std::int64_t, kDimensions> sizes{};
+  std::array<char, 64> label{};
+
+  Packed() = default;
+  explicit Packed(const Call& call)
+      : number(call.number),
+        step(call.step),
+        queued(now()),
+        message(call.message),
+        phase(current_phase()),
+        peer(call.peer),
+        root(static_cast<std::int32_t>(call.signature.root)),
+        operation(static_cast<std::int8_t>(call.signature.operation)),
+        reduce_op(static_cast<std::int8_t>(call.signature.reduce_op)),
+        dtype(static_cast<std::int8_t>(call.signature.dtype)),
+        dimensions(static_cast<std::int8_t>(std::min<std::int64_t>(call.signature.dimensions, kDimensions))),
+        first_differs(call.signature.first_differs != 0),
+        meeting(static_cast<std::uint8_t>(call.meeting)),
+        sends(call.sends),
+        label_bytes(static_cast<std::uint8_t>(std::min(call.label.size(), label.size()))) {
+    std::copy_n(call.signature.sizes.begin(), kDimensions, sizes.begin());
+    for (std::size_t i = kDimensions; static_cast<std::int64_t>(i) < call.signature.dimensions; ++i)
+      sizes.back() *= call.signature.sizes[i];
+    std::memcpy(label.data(), call.label.data(), label_bytes);
+  }
+
+  Call call(std::uint64_t ticket) const {
+    Call made;
+    auto& signature = made.signature;
+    signature.operation = operation;
+    signature.reduce_op = reduce_op;
+    signature.dtype = dtype;
+    signature.root = root;
+    signature.dimensions = dimensions;
+    signature.first_differs = first_differs;
+    signature.sizes.fill(1);
+    std::copy(sizes.begin(), sizes.end(), signature.sizes.begin());
+    made.label.assign(label.data(), label_bytes);
+    made.meeting = static_cast<Meeting>(meeting);
+    made.peer = peer;
+    made.sends = sends != 0;
+    made.message = message;
+    made.number = number;
+    made.step = step;
+    made.ticket = ticket;
+    return made;
+  }
+};
+
+FlightRecorder::FlightRecorder() : places_(std::make_unique<Place[]>(kKept)) {}
+
+std::int64_t FlightRecorder::step() const noexcept {
+  const auto marked = marked_step();
+  return marked >= 0 ? marked : step_.load(std::memory_order_relaxed);
+}
+
+void FlightRecorder::enter(Call& call, Start start) noexcept {
+  static_assert(sizeof(Place) == 3 * 64);
+  if (call.peer < 0) call.number = ++entered_;
+  call.step = step();
+  call.ticket = tickets_++;
+  const Packed packed(call);
+  const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(packed);
+  // A reader that sees a word of this call sees the odd version too, or a later one.
+  auto& to = place(call.ticket);
+  to.version.store(2 * call.ticket + 1, std::memory_order_relaxed);
+  to.started.store(start == Start::at_once ? packed.queued : 0, std::memory_order_release);
+  to.ended.store(0, std::memory_order_release);
+  for (std::size_t i = 0; i < kWords; ++i) to.words[i].store(words[i], std::memory_order_release);
+  to.version.store(2 * call.ticket + 2, std::memory_order_release);
+}
+
+// A place that serves a later call by now keeps what that one has.
+void FlightRecorder::start(std::uint64_t ticket) noexcept {
+  auto& of = place(ticket);
+  if (of.version.load(std::memory_order_acquire) == 2 * ticket + 2) of.started.store(now());
+}
+
+void FlightRecorder::complete(const Call& call) noexcept {
+  auto& of = place(call.ticket);
+  if (of.version.load(std::memory_order_acquire) == 2 * call.ticket + 2) of.ended.store(now());
+  if (call.number > 0) store_if_greater(last_completed_, call.number);
+}
+
+std::optional<RecordedCall> FlightRecorder::read(std::uint64_t ticket) const {
+  auto& from = place(ticket);
+  if (from.version.load(std::memory_order_acquire) != 2 * ticket + 2) return std::nullopt;
+  std::array<std::uint64_t, kWords> words;
+  for (std::size_t i = 0; i < kWords; ++i) words[i] = from.words[i].load(std::memory_order_acquire);
+  const auto started = from.started.load(), ended = from.ended.load();
+  if (from.version.load() != 2 * ticket + 2) return std::nullopt;
+  const auto packed = std::bit_cast<Packed>(words);
+  RecordedCall recorded{packed.call(ticket), packed.phase, time_of(packed.queued), {}, {}};
+  if (started != 0) recorded.started = time_of(started);
+  if (ended != 0) recorded.ended = time_of(ended);
+  return recorded;
+}
+
+std::uint64_t FlightRecorder::oldest() const {
+  const auto made = tickets_.load();
+  return made < kKept ? 0 : made - kKept;
+}
+
+std::vector<RecordedCall> FlightRecorder::calls() const {
+  std::vector<RecordedCall> known;
+  for (auto ticket = oldest(); ticket < tickets_; ++ticket)
+    if (auto recorded = read(ticket)) known.push_back(std::move(*recorded));
+  return known;
+}
+
+std::vector<Call> FlightRecorder::first_open(std::size_t before) const {
+  auto known = calls();
+  std::erase_if(known, [](const auto& recorded) { return recorded.call.number == 0; });
+  const auto open = std::find_if(known.begin(), known.end(), [](const auto& recorded) { return !recorded.ended; });
+  std::vector<Call> found;
+  if (open == known.end()) return found;
+  for (auto i = open - known.begin(); i >= 0 && found.size() <= before; --i)
+    found.push_back(known[static_cast<std::size_t>(i)].call);
+  return found;
+}
+
+std::optional<std::int64_t> FlightRecorder::step_of(std::uint64_t number) const {
+  std::optional<std::int64_t> step;
+  if (number == entered_ + 1) {
+    step = this->step();
+  } else {
+    for (const auto& recorded : calls())
+      if (number > 0 && recorded.call.number == number) step = recorded.call.step;
+  }
+  return step && *step >= 0 ? step : std::nullopt;
+}
+
+std::string FlightRecorder::status() const {
+  const RecordedCall *last = nullptr, *newest = nullptr;
+  const auto known = calls();
+  const auto last_completed = last_completed_.load();
+  std::string messages;
+  for (const auto& recorded : known) {
+    if (recorded.call.number > 0) newest = &recorded;
+    if (recorded.call.number == last_completed && last_completed > 0) last = &recorded;
+    if (recorded.call.number == 0 && !recorded.ended) messages += ", waiting in " + recorded.call.description();
+  }
+  std::string text = "completed no call yet";
+  if (last != nullptr)
+    text = "last completed " + last->call.description();
+  else if (last_completed > 0)
+    text = "last completed call #" + std::to_string(last_completed);
+  text += messages;
+  if (newest != nullptr && newest->call.number > last_completed)
+    return text + ", now in " + newest->call.description() + " since " + seconds_since(newest->queued);
+  text += ", now not in a collective";
+  const auto step = this->step();
+  if (step >= 0 && (last == nullptr || last->call.step != step)) text += " in step " + std::to_string(step);
+  return text;
+}
+
+}  // namespace ddp::comm
