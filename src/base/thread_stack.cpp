@@ -1,147 +1,82 @@
 #include "base/thread_stack.hpp"
 
 #include <execinfo.h>
-#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <bit>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
-#include <ctime>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "base/frame_names.hpp"
+#include "base/stack_slot.hpp"
 #include "base/thread_sample.hpp"
 
 namespace ddp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = StackSlot::Clock;
 
-constexpr std::size_t kDeepest = 256;  // 2 KB each; whoever recurses deeper is shown without the outermost frames
-constexpr std::size_t kSlots = 8;      // askers at one time
-constexpr int kOwnFrames = 2;          // the handler and what the kernel returns to from it
-
-/// A request and its answer. An answer may come long after the asker has gone: the word holds a number beside the
-/// phase, and who does not find the number that the signal carries leaves the slot alone.
-class Slot {
- public:
-  /// The word to send with the signal; nothing where the slot is in use.
-  std::optional<std::uint32_t> take() {
-    auto word = word_.load(std::memory_order_relaxed);
-    if (phase(word) != idle) return std::nullopt;
-    const auto taken = with_phase(word + kPhases, asked);
-    if (!word_.compare_exchange_strong(word, taken, std::memory_order_acquire)) return std::nullopt;
-    return taken;
-  }
-
-  /// In the handler: neither memory nor locks.
-  void answer(std::uint32_t request, const void* context) {
-    auto expected = request;
-    if (!word_.compare_exchange_strong(expected, with_phase(request, writing), std::memory_order_acquire)) return;
-    count_ = ::backtrace(frames_.data(), static_cast<int>(frames_.size()));
-    interrupted_ = program_counter(context);
-    expected = with_phase(request, writing);
-    if (word_.compare_exchange_strong(expected, with_phase(request, written), std::memory_order_release)) {
-      ::syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-    } else {
-      word_.store(with_phase(request, idle), std::memory_order_release);  // abandoned
-    }
-  }
-
-  /// Whether the answer has come. Where it has not, it is not waited for any more.
-  bool wait(std::uint32_t request, Clock::time_point until) {
-    for (;;) {
-      auto word = word_.load(std::memory_order_acquire);
-      if (phase(word) == written) return true;
-      const auto left = until - Clock::now();
-      if (left > Clock::duration::zero()) {
-        sleep_while(word, left);
-      } else if (word_.compare_exchange_strong(word, with_phase(request, phase(word) == asked ? idle : abandoned),
-                                               std::memory_order_acq_rel)) {
-        return false;
-      }
-    }
-  }
-
-  /// Once the answer has come: innermost first.
-  std::vector<std::uintptr_t> frames() const {
-    std::vector<std::uintptr_t> all;
-    for (int i = 0; i < count_; ++i)
-      all.push_back(reinterpret_cast<std::uintptr_t>(frames_[static_cast<std::size_t>(i)]));
-    const auto own = std::ranges::find(all, interrupted_);
-    all.erase(all.begin(), own != all.end() ? own : all.begin() + std::min(count_, kOwnFrames));
-    return all;
-  }
-
-  void give_back() { word_.store(with_phase(word_.load(std::memory_order_relaxed), idle), std::memory_order_release); }
-
- private:
-  enum Phase : std::uint32_t { idle, asked, writing, written, abandoned };
-  static constexpr std::uint32_t kPhases = 8;
-
-  static Phase phase(std::uint32_t word) { return static_cast<Phase>(word % kPhases); }
-  static std::uint32_t with_phase(std::uint32_t word, Phase phase) { return word / kPhases * kPhases + phase; }
-
-  static std::uintptr_t program_counter([[maybe_unused]] const void* context) {
-#if defined(__x86_64__)
-    return static_cast<std::uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
-#elif defined(__aarch64__)
-    return static_cast<std::uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.pc);
-#else
-    return 0;
-#endif
-  }
-
-  void sleep_while(std::uint32_t word, Clock::duration time) {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
-    const timespec limit{seconds.count(), std::chrono::nanoseconds(time - seconds).count()};
-    ::syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, word, &limit, nullptr, 0);
-  }
-
-  std::atomic<std::uint32_t> word_{idle};
-  int count_ = 0;
-  std::uintptr_t interrupted_ = 0;
-  std::array<void*, kDeepest> frames_{};
-};
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(void*) == 8);
+constexpr std::size_t kSlots = 8;  // askers at one time
 
 /// A handler knows nothing but what is global. Never destroyed.
-constinit std::array<Slot, kSlots> slots;
+constinit std::array<StackSlot, kSlots> slots;
+static_assert(sizeof(void*) == 8);
 
 /// From the middle: programs count from SIGRTMIN upwards, debuggers and profilers from SIGRTMAX downwards.
 int signal_number() { return SIGRTMIN + 13; }
 
 std::string signal_name() { return "signal " + std::to_string(signal_number()); }
 
+/// 0 where this does not know how the processor's state is written down.
+std::uintptr_t interrupted_place([[maybe_unused]] const void* context) {
+#if defined(__x86_64__)
+  return static_cast<std::uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return static_cast<std::uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.pc);
+#else
+  return 0;
+#endif
+}
+
 /// The signal carries the slot in its upper half and the request in the lower one.
 void on_signal(int /*number*/, siginfo_t* info, void* context) {
   const int saved = errno;
   if (info->si_code == SI_QUEUE && info->si_pid == ::getpid()) {
     const auto value = reinterpret_cast<std::uintptr_t>(info->si_value.sival_ptr);
-    if (value >> 32U < kSlots) slots[value >> 32U].answer(static_cast<std::uint32_t>(value), context);
+    if (value >> 32U < kSlots) {
+      slots[value >> 32U].answer(static_cast<std::uint32_t>(value), interrupted_place(context));
+    }
   }
   errno = saved;
 }
 
-bool handler_is(void (*handler)(int, siginfo_t*, void*)) {
+struct sigaction action_now() {
   struct sigaction now{};
   ::sigaction(signal_number(), nullptr, &now);
-  if (handler != nullptr) return (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handler;
+  return now;
+}
+
+bool signal_is_free() {
+  const auto now = action_now();
   return (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL;
+}
+
+bool signal_is_ours() {
+  const auto now = action_now();
+  return (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal;
 }
 
 /// Stays for good: without it a signal that comes late would end the process. Runs on the thread's own stack, since an
 /// alternative one may be too small for the unwinder.
 void install() {
-  if (!handler_is(nullptr)) return;
+  if (!signal_is_free()) return;
   struct sigaction action{};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
@@ -172,7 +107,7 @@ bool send(pid_t thread, std::size_t slot, std::uint32_t request) {
   info.si_code = SI_QUEUE;
   info.si_pid = ::getpid();
   info.si_uid = ::getuid();
-  info.si_value.sival_ptr = reinterpret_cast<void*>(static_cast<std::uintptr_t>(slot) << 32U | request);
+  info.si_value.sival_ptr = std::bit_cast<void*>(static_cast<std::uintptr_t>(slot) << 32U | request);
   return ::syscall(SYS_rt_tgsigqueueinfo, ::getpid(), thread, signal_number(), &info) == 0;
 }
 
@@ -231,7 +166,7 @@ void prepare_thread_stacks() {
 
 ThreadStack stack_of(pid_t thread, const StackLimits& limits) {
   prepare_thread_stacks();
-  if (!handler_is(on_signal)) return {{}, "the program uses " + signal_name() + " itself"};
+  if (!signal_is_ours()) return {{}, "the program uses " + signal_name() + " itself"};
   for (std::size_t i = 0; i < kSlots; ++i) {
     if (const auto request = slots[i].take()) return ask(thread, i, *request, limits);
   }

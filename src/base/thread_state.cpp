@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <ranges>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -78,9 +79,9 @@ Hindrance verdict(const ThreadState& state, std::span<const ThreadSample> sample
 
 /// Where it was when it last waited in one of `states`.
 std::string place_of(std::span<const ThreadSample> samples, std::string_view states) {
-  for (auto sample = samples.rbegin(); sample != samples.rend(); ++sample) {
-    if (states.find(sample->state) == std::string_view::npos) continue;
-    return sample->system_call.empty() ? sample->kernel_function : sample->system_call;
+  for (const auto& sample : std::ranges::reverse_view(samples)) {
+    if (states.find(sample.state) == std::string_view::npos) continue;
+    return sample.system_call.empty() ? sample.kernel_function : sample.system_call;
   }
   return {};
 }

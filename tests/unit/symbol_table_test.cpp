@@ -2,11 +2,13 @@
 
 #include <elf.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <vector>
 
 namespace ddp {
 namespace {
@@ -87,7 +89,9 @@ TEST_F(SymbolTable, NoPartOfAFileCrashesTheReader) {
 
 TEST_F(SymbolTable, WhatIsNoProgramHasNoNames) {
   EXPECT_EQ(name_in("#!/bin/sh\n"), "");
-  for (const auto* path : {"/", "/dev/zero", "[vdso]", "/does/not/exist"}) {
+  fs::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);  // whoever opens it waits for a writer
+  for (const char* path : {"/", "/dev/zero", "[vdso]", "/does/not/exist", path_.c_str()}) {
     const auto symbols = symbols_at(path, std::vector<std::uint64_t>{0x10});
     ASSERT_EQ(symbols.size(), 1u) << path;
     EXPECT_EQ(symbols[0].name, "") << path;
