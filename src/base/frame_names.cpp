@@ -71,7 +71,7 @@ void name_those_in(const Mapping& mapping, std::span<const std::uintptr_t> addre
   }
 }
 
-/// Whether the `<` or `>` there belongs to the name of an operator, or to an arrow.
+/// Whether a `<` or `>` there belongs to the name of an operator.
 bool is_operator(std::string_view text, std::size_t at) {
   constexpr std::string_view word = "operator";
   while (at > 0 && std::string_view("<>-=").find(text[at - 1]) != std::string_view::npos) --at;

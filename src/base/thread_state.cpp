@@ -48,12 +48,12 @@ ThreadState measured(std::span<const ThreadSample> samples) {
   ThreadState state;
   state.on_core = share(last.on_core - first.on_core, time);
   state.without_core = share(last.waited_for_core - first.waited_for_core, time);
+  state.waits_per_second = per_second(first.waits, last.waits, time);
   // The kernel counts a wait for a core when it ends, so the wait of a thread that never gets one shows only here.
-  if (time.count() > 0 && share_in(samples, "R") == 1) {
+  if (time.count() > 0 && share_in(samples, "R") == 1 && state.waits_per_second == 0) {
     state.without_core = std::max(state.without_core, 1 - state.on_core);
   }
   state.major_faults_per_second = per_second(first.major_faults, last.major_faults, time);
-  state.waits_per_second = per_second(first.waits, last.waits, time);
   state.disk_seen = last.waited_for_disk > first.waited_for_disk;
   return state;
 }

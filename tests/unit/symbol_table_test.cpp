@@ -2,22 +2,21 @@
 
 #include <elf.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
+#include <string>
 #include <vector>
 
 namespace ddp {
 namespace {
 
-namespace fs = std::filesystem;
-
 class SymbolTable : public testing::Test {
  protected:
-  ~SymbolTable() override { fs::remove(path_); }
+  ~SymbolTable() override { ::close(file_); }
   std::string name_in(const std::string& bytes, std::uint64_t offset = 0x2010) {
     std::ofstream(path_, std::ios::binary) << bytes;
     return symbols_at(path_, std::vector{offset})[0].name;
@@ -54,7 +53,8 @@ class SymbolTable : public testing::Test {
   static std::string bytes(const T& value) {
     return {reinterpret_cast<const char*>(&value), sizeof value};
   }
-  const fs::path path_ = fs::path(testing::TempDir()) / ("symbol_table_" + std::to_string(getpid()));
+  const int file_ = ::memfd_create("symbol_table", MFD_CLOEXEC);
+  const std::string path_ = "/proc/self/fd/" + std::to_string(file_);
 };
 
 TEST_F(SymbolTable, AFunctionIsFoundUnderItsShortestName) {
@@ -89,14 +89,15 @@ TEST_F(SymbolTable, NoPartOfAFileCrashesTheReader) {
 
 TEST_F(SymbolTable, WhatIsNoProgramHasNoNames) {
   EXPECT_EQ(name_in("#!/bin/sh\n"), "");
-  fs::remove(path_);
-  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);  // whoever opens it waits for a writer
-  for (const char* path : {"/", "/dev/zero", "[vdso]", "/does/not/exist", path_.c_str()}) {
+  const auto fifo = testing::TempDir() + "symbol_table_" + std::to_string(getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);  // whoever opens it waits for a writer
+  for (const std::string& path : {std::string("/"), std::string("/dev/zero"), std::string("/does/not/exist"), fifo}) {
     const auto symbols = symbols_at(path, std::vector<std::uint64_t>{0x10});
     ASSERT_EQ(symbols.size(), 1u) << path;
     EXPECT_EQ(symbols[0].name, "") << path;
     EXPECT_EQ(symbols[0].address, 0x10u) << path;
   }
+  ::unlink(fifo.c_str());
 }
 
 }  // namespace

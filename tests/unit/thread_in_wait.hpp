@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <linux/sched.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <stdexcept>
 #include <thread>
 
 #include "base/thread_sample.hpp"
@@ -46,7 +46,8 @@ class Process {
   explicit Process(const std::function<void()>& body) {
     const pid_t parent = ::getpid();
     pid_ = ::fork();
-    if (pid_ != 0) return;
+    if (pid_ < 0) throw std::runtime_error("fork");
+    if (pid_ > 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() == parent) body();
     ::_exit(0);
@@ -105,7 +106,7 @@ class UninterruptibleWait {
       ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
       for (;;) ::syscall(SYS_ppoll, nullptr, 0, nullptr, nullptr, 0);
     }
-    ::waitpid(static_cast<pid_t>(child), nullptr, 0);
+    if (child > 0) ::waitpid(static_cast<pid_t>(child), nullptr, 0);
   }
   void end() const {
     if (child_ > 0) ::kill(child_, SIGKILL);

@@ -39,6 +39,11 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr StackLimits kPatient{.frames = 40, .time = 10s};  // for a busy machine
+#ifdef __SANITIZE_THREAD__                                  // ten times as slow
+constexpr int kTimes = 200;
+#else
+constexpr int kTimes = 1000;
+#endif
 
 std::string text_of(const ThreadStack& stack) {
   std::string text = stack.missing;
@@ -209,13 +214,8 @@ class Worker {
 };
 
 TEST(ThreadStack, AThreadThatWorksAnswersEachTime) {
-#ifdef __SANITIZE_THREAD__  // ten times as slow
-  constexpr int times = 200;
-#else
-  constexpr int times = 1000;
-#endif
   Worker worker;
-  for (int i = 0; i < times; ++i) {
+  for (int i = 0; i < kTimes; ++i) {
     const auto stack = stack_of(worker.id(), kPatient);
     ASSERT_FALSE(stack.frames.empty()) << stack.missing;
   }
@@ -226,7 +226,7 @@ TEST(ThreadStack, AThreadThatWorksAnswersEachTime) {
 TEST(ThreadStack, TwoMayAskAtOnce) {
   Reader first, second;
   const auto ask = [&] {
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < kTimes / 10; ++i) {
       EXPECT_NE(place_of(stack_of(first.id(), kPatient), "ddp_test_blocked_in_read"), -1);
       EXPECT_NE(place_of(stack_of(second.id(), kPatient), "ddp_test_blocked_in_read"), -1);
     }

@@ -96,6 +96,10 @@ TEST(ThreadState, AWaitForACoreThatHasNotEndedYetCounts) {
   EXPECT_EQ(verdict(kRuns, {.on_core = 30ms}), "waits for a core (70 % of the time)");
 }
 
+TEST(ThreadState, AThreadThatWakesAtEachLookIsNotStarved) {
+  EXPECT_EQ(verdict(kRuns, {.waits = 10, .on_core = 1ms}), "runs (1 % of a core)");
+}
+
 TEST(ThreadState, StoppedTracedAndFrozenThreadsAreToldApart) {
   EXPECT_EQ(verdict("TTTTTTTTTTT"), "is stopped (SIGSTOP or Ctrl-Z)");
   EXPECT_EQ(verdict("ttttttttttt", {.tracer = 77}), "is held by a debugger (process 77)");
