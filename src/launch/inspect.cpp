@@ -50,7 +50,9 @@ class Inquiry {
                              : ask_process({.whom = process.key(), .owner = process.user, .limit = left()});
       if (reply.kind == Kind::answer) return reply.text;
       if (reply.kind == Kind::silent) mute_.push_back(process);
-      if (reply.kind == Kind::refused) refusal_ = described(process) + " refuses to tell: " + reply.text;
+      if (reply.kind == Kind::refused) {
+        refusal_ = described(process) + (reply.text.empty() ? " hung up" : " refuses to tell: " + reply.text);
+      }
     }
     for (const auto& process : mute_) {
       if (const auto text = answer_of_others(process); !text.empty()) return text;

@@ -63,15 +63,10 @@ void declare(CLI::App& app, Raw& raw) {
   app.add_flag("--standalone", raw.standalone, "One machine and any free port, which is what ddprun does anyway");
   app.add_flag("--no-python,--no_python", raw.no_python,
                "Accepted as torchrun's; ddprun never starts Python by itself");
-  auto* const inspect =
-      app.add_option("--inspect", raw.inspected,
-                     "Start nothing, but ask a running job what its ranks do: PID is one of its processes on this\n"
-                     "machine, or what has started them (ddprun, torchrun, a shell)")
-          ->type_name("PID");
-  for (auto* const other : app.get_options()) {
-    const bool has_precedence = other == app.get_help_ptr() || other == app.get_version_ptr();
-    if (other != inspect && !has_precedence) inspect->excludes(other);
-  }
+  app.add_option("--inspect", raw.inspected,
+                 "Start nothing, but ask a running job what its ranks do. PID is one of its processes on this\n"
+                 "machine, or what has started them (ddprun, torchrun, a shell)")
+      ->type_name("PID");
   app.add_option("program", raw.program, "What to run: a path, or a name on the PATH")->type_name("");
   app.add_option("args", raw.args, "Its arguments")->type_name("");
 }
@@ -109,6 +104,16 @@ std::chrono::milliseconds seconds_of(const std::string& text, const char* flag) 
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
+/// The job that is asked runs already: no other flag means anything to it, and no program.
+void require_alone(const CLI::App& app, const std::vector<std::string>& command) {
+  for (const auto* const option : app.get_options()) {
+    if (option->count() > 0 && option->get_name() != "--inspect") {
+      throw wrong("--inspect starts nothing, so " + option->get_name() + " means nothing to it");
+    }
+  }
+  if (!command.empty()) throw wrong("--inspect starts nothing, also not " + command.front());
+}
+
 void parse_flags(CLI::App& app, int first, const char* const* argv) {
   std::vector<std::string> words(argv + 1, argv + first);
   if (!words.empty() && words.back() == "--") words.pop_back();
@@ -135,24 +140,21 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::ost
   } catch (const CLI::ParseError& error) {
     throw wrong(error.what());
   }
+  Options options;
+  options.command.assign(argv + std::min(first, argc), argv + argc);
+  if (app.count("--inspect") > 0) {
+    options.inspected = static_cast<pid_t>(whole_number(raw.inspected, "--inspect", kHighestPid));
+    require_alone(app, options.command);
+    return options;
+  }
   if (raw.standalone && !raw.master_port.empty()) {
     throw wrong("--standalone picks a free port by itself, --master-port names one", "give one of them");
   }
-  Options options;
   options.ranks = static_cast<int>(whole_number(raw.ranks, "--nproc-per-node", kMostRanks));
   if (!raw.master_port.empty()) {
     options.master_port = static_cast<std::uint16_t>(whole_number(raw.master_port, "--master-port", 65535));
   }
   if (!raw.shutdown_timeout.empty()) options.shutdown_timeout = seconds_of(raw.shutdown_timeout, "--shutdown-timeout");
-  options.command.assign(argv + std::min(first, argc), argv + argc);
-  if (app.count("--inspect") > 0) {
-    options.inspected = static_cast<pid_t>(whole_number(raw.inspected, "--inspect", kHighestPid));
-    if (!options.command.empty()) {
-      throw wrong("--inspect asks a job that runs already, and starts no " + options.command.front(),
-                  "give a PID or a program");
-    }
-    return options;
-  }
   if (options.command.empty()) throw wrong("no program to run", "ddprun --nproc-per-node 2 ./train; see ddprun --help");
   return options;
 }

@@ -198,8 +198,8 @@ TEST(DdprunInspect, WrongArgumentsAreNamedInOneLine) {
   for (const auto* const number : {"train", "-5", "0", "12x", "1.5", "", "5000000", "99999999999999999999"})
     expect_refusal({"--inspect", number}, "--inspect");
   expect_refusal({"--inspect"}, "--inspect");
-  expect_refusal({"--inspect", "1", "./train"}, "starts no ./train");
-  expect_refusal({"--inspect=1", "--", "./train"}, "starts no ./train");
+  expect_refusal({"--inspect", "1", "./train"}, "also not ./train");
+  expect_refusal({"--inspect=1", "--", "./train"}, "also not ./train");
   for (const Words& flag : {Words{"--nproc-per-node", "1"}, Words{"--master-port", "1"}, Words{"--standalone"},
                             Words{"--shutdown-timeout", "1"}, Words{"--no-python"}}) {
     Words words{"--inspect", "1"};

@@ -117,7 +117,7 @@ TEST(InspectionServer, AClientThatSaysNothingKeepsTheNextWaitingTwoSecondsAtMost
 }
 
 TEST(InspectionServer, AClientThatReadsNothingKeepsTheNextWaitingTwoSecondsAtMost) {
-  const std::string more_than_a_socket_holds(std::size_t{32} << 20, 'x');
+  const std::string more_than_a_socket_holds(std::size_t{4} << 20, 'x');
   const InspectionServer server(says(more_than_a_socket_holds));
   const RawClient deaf;
   deaf.say("ddp-inspect 1 any\n");
