@@ -132,7 +132,6 @@ void InspectionServer::answer(int client) const {
   std::string question;
   if (conversation.receive_line(question, Clock::now() + kPatience) != Transfer::done) return;
   conversation.send(reply_to(question), Clock::now() + kPatience);
-  ::shutdown(client, SHUT_RDWR);  // the end for the other side even where a fork() has copied the descriptor
 }
 
 std::string InspectionServer::reply_to(const std::string& question) const {

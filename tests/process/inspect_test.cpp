@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/inspection_client.hpp"
 #include "ddp/process_group.hpp"
 #include "process/launched.hpp"
 #include "support/ranks.hpp"
@@ -162,6 +164,8 @@ TEST(Inspect, FindsNobodyInAProcessThatHasLeftItsGroup) {
     const auto shown = inspect(::getpid());
     EXPECT_EQ(shown.code, 1);
     EXPECT_TRUE(contains(shown.text, "runs, but neither it nor what it has started is a rank"));
+    const auto askable = inspected_processes();
+    EXPECT_EQ(std::count(askable.begin(), askable.end(), own_process_key()), 0) << "the thread is still there";
   });
 }
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -51,6 +53,10 @@ class RawClient {
     if (::connect(socket_.get(), address.get(), address.length) != 0) throw std::runtime_error("connect");
   }
   void say(const std::string& text) const { ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL); }
+  /// Waits until the server has read what was said.
+  void wait_until_heard() const {
+    for (int unread = 1; unread > 0 && ::ioctl(socket_.get(), SIOCOUTQ, &unread) == 0;) std::this_thread::yield();
+  }
   /// All until the server hangs up, or "(late)" after 4 s.
   std::string hear() const {
     std::string text;
@@ -158,7 +164,9 @@ TEST(InspectionServer, WhatIsNoQuestionGetsALineThatSaysSo) {
 
 TEST(InspectionServer, EndsAtOnceAlsoWithAClientThatSaysNothing) {
   std::optional<InspectionServer> server(std::in_place, says("here"));
-  const RawClient waits_in_line, silent;
+  const RawClient silent, waits_in_line;
+  silent.say("ddp");
+  silent.wait_until_heard();
   const auto begin = Clock::now();
   server.reset();
   EXPECT_LT(Clock::now() - begin, 500ms);
@@ -224,30 +232,50 @@ TEST(InspectionServer, ThreadHasANameAndLeavesSignalsToTheProgram) {
     EXPECT_NE(mask & (1ULL << (signal - 1)), 0) << signal;
 }
 
-// The child's copy of the socket would keep the name taken, its copy of the object could end the parent's thread.
-TEST(InspectionServer, AForkedChildNeitherServesNorDisturbs) {
-  std::optional<InspectionServer> server(std::in_place, says("the parent"));
-  int to_parent[2], to_child[2];
-  ASSERT_EQ(::pipe(to_parent) + ::pipe(to_child), 0);
-  char token = 'x';
-  const pid_t child = ::fork();
-  if (child == 0) {
-    token = server->is_of_this_process() ? 'p' : 'c';
-    server.reset();
-    ::close(to_child[1]);
-    const bool told = ::write(to_parent[1], &token, 1) == 1;
-    ::_exit(told && ::read(to_child[0], &token, 1) == 0 ? 0 : 1);  // until the parent has looked
+/// A forked child that has run `body`, and lives as long as this.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& body) {
+    int ends[2];
+    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      body();
+      if (::write(ends[1], "x", 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    ::close(ends[1]);
+    char token = 0;
+    const bool is_ready = ::read(ends[0], &token, 1) == 1;
+    ::close(ends[0]);
+    if (!is_ready) throw std::runtime_error("the child has ended");
   }
-  EXPECT_EQ(::read(to_parent[0], &token, 1), 1);
-  EXPECT_EQ(token, 'c');
-  expect_answer("the parent");
-  server.emplace(says("the next one"));
+  Child(const Child&) = delete;
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST(InspectionServer, AForkedChildDoesNotKeepTheNameTaken) {
+  std::optional<InspectionServer> server(std::in_place, says("here"));
+  const Child child([] {});
+  server.emplace(says("here again"));
   EXPECT_EQ(server->trouble(), "");
-  expect_answer("the next one");
-  for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(fd);
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+  expect_answer("here again");
+}
+
+TEST(InspectionServer, AForkedChildsCopyEndsWithoutTheServer) {
+  std::optional<InspectionServer> server(std::in_place, says("here"));
+  EXPECT_TRUE(server->is_of_this_process());
+  const Child child([&] {
+    if (server->is_of_this_process()) ::_exit(1);
+    server.reset();
+  });
+  expect_answer("here");
 }
 
 // Only root can become somebody else: for others there is no such test.
@@ -271,9 +299,10 @@ TEST_P(InspectionOfAnotherUser, IsAnsweredByNobody) {
 TEST_P(InspectionOfAnotherUser, IsAnsweredWhereRootAsks) {
   ASSERT_EQ(::seteuid(GetParam()), 0);
   const InspectionServer server(says("here"));
-  const auto owner = ::geteuid();
+  const InspectionQuestion question{.whom = own_process_key(), .owner = GetParam()};
+  const int code = in_child([&] { return ::seteuid(0) == 0 && ask_process(question).text == "here" ? 0 : 1; });
   ASSERT_EQ(::seteuid(0), 0);
-  EXPECT_EQ(ask_process({.whom = own_process_key(), .owner = owner}).text, "here");
+  EXPECT_EQ(code, 0);
 }
 
 TEST(AskProcess, BelievesOnlyTheProcesssOwner) {
@@ -297,7 +326,8 @@ TEST(AskProcess, RefusesAnAnswerThatCannotBeRead) {
   const auto address = inspection::address_of(own_process_key());
   ASSERT_EQ(::bind(listener.get(), address.get(), address.length), 0);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
-  for (const std::string answer : {"", "answer\n", "answer 5\nabc", "answer -1\n", "answer 99999999999\n", "hello\n"}) {
+  for (const std::string answer :
+       {"", "answer\n", "answer 5\nabc", "answer -1\n", "answer 5x\nabcde", "answer 99999999999\n", "hello\n"}) {
     std::thread server([&] {
       inspection::wait_for(listener.get(), POLLIN, Clock::now() + 4s);
       const Descriptor client(::accept(listener.get(), nullptr, nullptr));
