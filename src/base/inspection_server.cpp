@@ -97,7 +97,8 @@ InspectionServer::InspectionServer(Answer answer) noexcept : answer_(std::move(a
 InspectionServer::~InspectionServer() {
   if (!thread_) return;
   if (!is_of_this_process()) {
-    static_cast<void>(thread_.release());  // stands for a thread of the parent: neither to be joined nor detached
+    // It stands for a thread of the parent: neither to be joined nor detached.
+    [[maybe_unused]] const auto* const kept = thread_.release();
     return;
   }
   const std::uint64_t one = 1;
@@ -113,7 +114,8 @@ void InspectionServer::run() noexcept {
   while (wait_for(listener_.get(), POLLIN, Clock::time_point::max(), stop_.get())) {
     try {
       answer_next();
-    } catch (const std::exception&) {  // no memory for the answer: who asks hears nothing
+    } catch (const std::exception&) {
+      continue;  // no memory for the answer: who asks hears nothing
     }
   }
 }
@@ -140,8 +142,8 @@ std::string InspectionServer::reply_to(const std::string& question) const {
   };
   if (!question.starts_with(kQuestion)) return line(kError, "no question of this version's ddprun --inspect");
   const auto whom = std::string_view(question).substr(kQuestion.size());
-  std::optional<ProcessKey> about;
-  if (whom != kAnyJob && !(about = ProcessKey::parsed(whom))) return line(kError, "no process's key");
+  const auto about = whom == kAnyJob ? std::nullopt : ProcessKey::parsed(whom);
+  if (whom != kAnyJob && !about) return line(kError, "no process's key");
   try {
     const auto text = answer_(about);
     if (text.empty()) return line(kOtherJob, {});

@@ -51,12 +51,12 @@ bool wait_for(int socket, short events, Clock::time_point deadline, int stop) no
 Transfer Conversation::send(std::string_view bytes, Clock::time_point deadline) const noexcept {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
+    if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (sent < 0 && errno == EAGAIN) {
-      if (!wait_for(socket_, POLLOUT, deadline, stop_)) return Transfer::late;
-    } else if (errno != EINTR) {
+    } else if (errno != EAGAIN && errno != EINTR) {
       return Transfer::over;
+    } else if (!wait_for(socket_, POLLOUT, deadline, stop_)) {
+      return Transfer::late;
     }
   }
   return Transfer::done;

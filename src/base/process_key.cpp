@@ -10,8 +10,9 @@ namespace {
 
 template <class Number>
 bool read_number(std::string_view text, Number& number) {
-  const auto* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, number);
+  const auto* const begin = text.data();
+  const auto* const end = begin + text.size();
+  const auto result = std::from_chars(begin, end, number);
   return result.ec == std::errc() && result.ptr == end;
 }
 
