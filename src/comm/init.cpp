@@ -87,6 +87,7 @@ void ProcessGroup::Impl::connect(std::string_view part) {
   }
   backend = std::move(*made);
   backend_name = backend->getBackendName();
+  session->set_backend(backend_name);
   shm = dynamic_cast<comm::ShmBackend*>(backend.get());
   if (shm) session->set_progress(shm->engine());
 }

@@ -245,23 +245,37 @@ void Session::fail(std::string_view text) noexcept {
   for (const auto& part : parts()) part->fail(text);
 }
 
+std::vector<std::string> Session::statuses() {
+  return link_ ? link_->ask_all(kStatusLimit) : std::vector<std::string>{recorder_.status()};
+}
+
 std::string Session::every_status() {
   std::string text;
-  const auto statuses = link_ ? link_->ask_all(kStatusLimit) : std::vector<std::string>{recorder_.status()};
-  for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
+  const auto lines = statuses();
+  for (std::size_t rank = 0; rank < lines.size(); ++rank) {
     text += "\n  rank " + std::to_string(ranks_[rank]) + ": ";
-    text += statuses[rank].empty() ? "no answer" : statuses[rank];
+    text += lines[rank].empty() ? "no answer" : lines[rank];
   }
   return text;
 }
 
+void Session::set_backend(std::string name) {
+  const std::lock_guard lock(backend_mutex_);
+  backend_ = std::move(name);
+}
+
+std::string Session::backend() const {
+  const std::lock_guard lock(backend_mutex_);
+  return backend_;
+}
+
 void Session::set_progress(std::shared_ptr<Progress> progress) {
-  const std::lock_guard lock(progress_mutex_);
+  const std::lock_guard lock(backend_mutex_);
   progress_.swap(progress);
 }
 
 std::shared_ptr<Progress> Session::current_progress() const {
-  const std::lock_guard lock(progress_mutex_);
+  const std::lock_guard lock(backend_mutex_);
   return progress_;
 }
 

@@ -64,7 +64,9 @@ class Session : public std::enable_shared_from_this<Session> {
   [[noreturn]] void break_and_raise(Breakage breakage, std::string_view part);
   /// This rank has failed: breaks the group here and everywhere.
   void fail(std::string_view text) noexcept;
-  /// One line a rank: what it did last. "no answer" for a rank that does not reply.
+  /// What each rank did last; empty for one that does not reply within a second.
+  std::vector<std::string> statuses();
+  /// The same as text, one line a rank, "no answer" for one that does not reply.
   std::string every_status();
 
   /// Waits for a call as Health::wait does. A long wait is told to rank 0's watch, which knows when all
@@ -110,6 +112,10 @@ class Session : public std::enable_shared_from_this<Session> {
   /// The calls made so far end from now on although nobody waits for them.
   void go_on_alone() noexcept;
 
+  /// The backend's name, once all ranks are connected; empty before.
+  void set_backend(std::string name);
+  std::string backend() const;
+
   /// Calls that the backend has not ended yet.
   void call_started() { ++pending_; }
   void call_ended() { --pending_; }  // inside Health::update(), so that wait_idle() is woken
@@ -152,7 +158,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<Arrival> arrivals_;
   std::mutex parts_mutex_;
   std::vector<std::weak_ptr<Session>> parts_;
-  mutable std::mutex progress_mutex_;
+  mutable std::mutex backend_mutex_;
+  std::string backend_;
   std::shared_ptr<Progress> progress_;
   std::atomic<int> pending_{0};
   std::atomic<std::uint64_t> told_wait_{0};  // the first open call when the watch was told

@@ -4,9 +4,13 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "base/inspection_server.hpp"
+#include "comm/inspection_answer.hpp"
 #include "comm/text_of.hpp"
+#include "ddp/log.hpp"
 
 namespace ddp::comm {
 namespace {
@@ -21,6 +25,7 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<Session>> sessions;
   std::vector<Parked> parked;
+  std::unique_ptr<InspectionServer> inspection;  // while there are sessions
   Origin latest;
   std::atomic<bool> exiting{false};
   std::terminate_handler previous = nullptr;
@@ -36,6 +41,14 @@ std::vector<std::shared_ptr<Session>> current() {
   auto& all = registry();
   const std::lock_guard lock(all.mutex);
   return all.sessions;
+}
+
+std::unique_ptr<InspectionServer> inspection() {
+  auto server = std::make_unique<InspectionServer>(
+      [](const std::optional<ProcessKey>& about) { return inspection_answer(current(), about); });
+  if (!server->trouble().empty())
+    log::detail(log::Subsystem::init, "ddprun --inspect cannot ask this process: {}", server->trouble());
+  return server;
 }
 
 [[noreturn]] void on_terminate() {
@@ -82,17 +95,20 @@ void remember(const std::shared_ptr<Session>& session) {
   const std::lock_guard lock(all.mutex);
   all.sessions.push_back(session);
   all.latest = session->origin();
+  if (!all.inspection || !all.inspection->is_of_this_process()) all.inspection = inspection();
 }
 
 void forget_ended() {
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;  // destroyed after the lock is released
+  std::unique_ptr<InspectionServer> unused;     // the same, for it takes the lock
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.sessions, [&](const auto& session) {
     const bool over = session->has_left() && session->wait_for_others(std::chrono::milliseconds(0));
     if (over) ended.push_back(session);
     return over;
   });
+  if (all.sessions.empty()) unused.swap(all.inspection);
 }
 
 void fail_all(std::string_view text) noexcept {
@@ -118,8 +134,10 @@ void leave_all() noexcept {
     session->wait_for_others(session->health().breakage() ? kBrokenFarewell : kFarewell);
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;
+  std::unique_ptr<InspectionServer> unused;
   const std::lock_guard lock(all.mutex);
   ended.swap(all.sessions);
+  unused.swap(all.inspection);
 }
 
 void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session) {

@@ -9,6 +9,7 @@
 #include "base/cores.hpp"
 #include "ddp/error.hpp"
 #include "launch/descriptors.hpp"
+#include "launch/inspect.hpp"
 #include "launch/options.hpp"
 #include "launch/outcome.hpp"
 #include "launch/program.hpp"
@@ -68,6 +69,7 @@ int launch(int argc, char** argv) {
   open_missing_stdio();
   const auto options = parse_options(argc, argv, std::cout);
   if (!options) return EXIT_SUCCESS;
+  if (options->inspected) return inspect(*options->inspected, std::cout) ? EXIT_SUCCESS : EXIT_FAILURE;
   const auto program = find_program(options->command.front(), variable("PATH"));
   Signals signals;
   Watcher watcher;

@@ -18,6 +18,7 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  ddprun --nproc-per-node 2 ./train --epochs 3\n"
     "  OMP_NUM_THREADS=4 ddprun --nproc-per-node 2 ./train     threads for each rank\n"
+    "  ddprun --inspect 4711                                   what the ranks of a running job do\n"
     "\n"
     "Whatever follows the program is passed to it untouched. The flags are torchrun's, with\n"
     "dashes or underscores.\n"
@@ -25,9 +26,13 @@ constexpr const char* kFooter =
     "When a rank fails, the others get a few seconds to end by themselves, then SIGTERM, then\n"
     "SIGKILL. The exit code is that of the rank that failed first, 128 + n for signal n, and 2 if\n"
     "nothing was started. Ctrl-C (and SIGTERM, SIGHUP, SIGQUIT) is passed on to the ranks, a second\n"
-    "Ctrl-C kills them. What a rank leaves running in its process group ends with it.\n";
+    "Ctrl-C kills them. What a rank leaves running in its process group ends with it.\n"
+    "\n"
+    "--inspect shows, for each rank of a running job, its step, what it did last, what it waits in\n"
+    "and since when, also while the job is stuck. The exit code is 0 if somebody answered, else 1.\n";
 
-constexpr int kMostRanks = 4096;  // beyond any machine, below the usual limits of processes
+constexpr long kHighestPid = 4 << 20;  // Linux has no higher one
+constexpr int kMostRanks = 4096;       // beyond any machine, below the usual limits of processes
 
 ConfigError wrong(std::string_view what, std::string_view remedy = "see ddprun --help") {
   return {Origin{}, "ddprun", what, remedy};
@@ -37,6 +42,7 @@ struct Raw {
   std::string ranks = "1";
   std::string master_port;
   std::string shutdown_timeout;
+  std::string inspected;
   bool standalone = false;
   bool no_python = false;
   std::string program;            // named for the help alone:
@@ -57,6 +63,10 @@ void declare(CLI::App& app, Raw& raw) {
   app.add_flag("--standalone", raw.standalone, "One machine and any free port, which is what ddprun does anyway");
   app.add_flag("--no-python,--no_python", raw.no_python,
                "Accepted as torchrun's; ddprun never starts Python by itself");
+  app.add_option("--inspect", raw.inspected,
+                 "Start nothing, but ask a running job what its ranks do. PID is one of its processes on this\n"
+                 "machine, or what has started them (ddprun, torchrun, a shell)")
+      ->type_name("PID");
   app.add_option("program", raw.program, "What to run: a path, or a name on the PATH")->type_name("");
   app.add_option("args", raw.args, "Its arguments")->type_name("");
 }
@@ -94,6 +104,16 @@ std::chrono::milliseconds seconds_of(const std::string& text, const char* flag) 
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
+/// The job that is asked runs already: no other flag means anything to it, and no program.
+void require_alone(const CLI::App& app, const std::vector<std::string>& command) {
+  for (const auto* const option : app.get_options()) {
+    if (option->count() > 0 && option->get_name() != "--inspect") {
+      throw wrong("--inspect starts nothing, so " + option->get_name() + " means nothing to it");
+    }
+  }
+  if (!command.empty()) throw wrong("--inspect starts nothing, also not " + command.front());
+}
+
 void parse_flags(CLI::App& app, int first, const char* const* argv) {
   std::vector<std::string> words(argv + 1, argv + first);
   if (!words.empty() && words.back() == "--") words.pop_back();
@@ -120,16 +140,21 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::ost
   } catch (const CLI::ParseError& error) {
     throw wrong(error.what());
   }
+  Options options;
+  options.command.assign(argv + std::min(first, argc), argv + argc);
+  if (app.count("--inspect") > 0) {
+    options.inspected = static_cast<pid_t>(whole_number(raw.inspected, "--inspect", kHighestPid));
+    require_alone(app, options.command);
+    return options;
+  }
   if (raw.standalone && !raw.master_port.empty()) {
     throw wrong("--standalone picks a free port by itself, --master-port names one", "give one of them");
   }
-  Options options;
   options.ranks = static_cast<int>(whole_number(raw.ranks, "--nproc-per-node", kMostRanks));
   if (!raw.master_port.empty()) {
     options.master_port = static_cast<std::uint16_t>(whole_number(raw.master_port, "--master-port", 65535));
   }
   if (!raw.shutdown_timeout.empty()) options.shutdown_timeout = seconds_of(raw.shutdown_timeout, "--shutdown-timeout");
-  options.command.assign(argv + std::min(first, argc), argv + argc);
   if (options.command.empty()) throw wrong("no program to run", "ddprun --nproc-per-node 2 ./train; see ddprun --help");
   return options;
 }

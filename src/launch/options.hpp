@@ -1,6 +1,8 @@
 #pragma once
 /// options.hpp: ddprun's command line, with torchrun's names.
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <iosfwd>
@@ -16,6 +18,7 @@ struct Options {
   /// From SIGTERM to SIGKILL. Unset: 30 s after a signal from outside (ranks may be saving), 5 s after a rank failed.
   std::optional<std::chrono::milliseconds> shutdown_timeout;
   std::vector<std::string> command;  ///< the program and its arguments, untouched
+  std::optional<pid_t> inspected;    ///< a running process to ask instead; nothing is started then
 };
 
 /// Empty when only help or the version was asked for, which then went to `out`.

@@ -1,0 +1,156 @@
+#include "base/inspection_server.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "base/inspection_wire.hpp"
+
+namespace ddp {
+namespace {
+
+using namespace inspection;
+
+constexpr std::chrono::seconds kPatience{1};  // with a question, and again with an answer; both take milliseconds
+constexpr std::chrono::milliseconds kShortage{100};  // pause where there is no descriptor for a client
+constexpr int kBacklog = 16;                         // more than people ask at once
+
+// Its owner is the one Listener that is open. Global, for a handler of fork() is given nothing.
+std::atomic<int> listening{-1};
+
+void close_listening() {
+  const int fd = listening.exchange(-1);
+  if (fd >= 0) ::close(fd);
+}
+
+void close_in_children() {
+  [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, close_listening);
+}
+
+[[noreturn]] void raise(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
+
+/// The program's handlers run on the program's threads.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
+    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+bool may_ask(int client) {
+  const auto user = user_of(client);
+  return user && (*user == ::geteuid() || *user == 0);
+}
+
+}  // namespace
+
+void InspectionServer::Listener::close() noexcept {
+  int own = std::exchange(fd_, -1);
+  if (own >= 0 && listening.compare_exchange_strong(own, -1)) ::close(own);
+}
+
+void InspectionServer::Listener::open(const ProcessKey& name) {
+  close_in_children();
+  Descriptor socket = stream_socket();
+  int none = -1;
+  if (!listening.compare_exchange_strong(none, socket.get())) {
+    throw std::system_error(EADDRINUSE, std::generic_category(), "this process");
+  }
+  fd_ = socket.release();
+  const auto address = address_of(name);
+  if (::bind(fd_, address.get(), address.length) != 0) raise("bind");
+  if (::listen(fd_, kBacklog) != 0) raise("listen");
+}
+
+InspectionServer::InspectionServer(Answer answer) noexcept : answer_(std::move(answer)), process_(::getpid()) {
+  try {
+    stop_ = Descriptor(::eventfd(0, EFD_CLOEXEC));
+    if (stop_.get() < 0) raise("eventfd");
+    listener_.open(own_process_key());
+    const BlockedSignals blocked;
+    thread_ = std::make_unique<std::thread>([this] { run(); });
+  } catch (const std::exception& error) {
+    trouble_ = error.what();
+    listener_.close();  // or who asks would wait in vain
+  }
+}
+
+InspectionServer::~InspectionServer() {
+  if (!thread_) return;
+  if (!is_of_this_process()) {
+    // It stands for a thread of the parent: neither to be joined nor detached.
+    [[maybe_unused]] const auto* const kept = thread_.release();
+    return;
+  }
+  const std::uint64_t one = 1;
+  while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  thread_->join();
+}
+
+bool InspectionServer::is_of_this_process() const { return ::getpid() == process_; }
+
+void InspectionServer::run() noexcept {
+  ::pthread_setname_np(::pthread_self(), "ddp-inspect");
+  while (wait_for(listener_.get(), POLLIN, Clock::time_point::max(), stop_.get())) {
+    try {
+      answer_next();
+    } catch (const std::exception&) {
+      continue;  // no memory for the answer: who asks hears nothing
+    }
+  }
+}
+
+void InspectionServer::answer_next() const {
+  const Descriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (client.get() >= 0) {
+    if (may_ask(client.get())) answer(client.get());
+  } else if (errno != EAGAIN && errno != EINTR) {
+    wait_for(-1, 0, Clock::now() + kShortage, stop_.get());
+  }
+}
+
+void InspectionServer::answer(int client) const {
+  Conversation conversation(client, stop_.get());
+  std::string question;
+  if (conversation.receive_line(question, Clock::now() + kPatience) != Transfer::done) return;
+  conversation.send(reply_to(question), Clock::now() + kPatience);
+}
+
+std::string InspectionServer::reply_to(const std::string& question) const {
+  const auto line = [](std::string_view begin, std::string_view rest) {
+    return std::string(begin).append(rest).append("\n");
+  };
+  if (!question.starts_with(kQuestion)) return line(kError, "no question of this version's ddprun --inspect");
+  const auto whom = std::string_view(question).substr(kQuestion.size());
+  const auto about = whom == kAnyJob ? std::nullopt : ProcessKey::parsed(whom);
+  if (whom != kAnyJob && !about) return line(kError, "no process's key");
+  try {
+    const auto text = answer_(about);
+    if (text.empty()) return line(kOtherJob, {});
+    return line(kAnswer, std::to_string(text.size())) + text;
+  } catch (const std::exception& error) {
+    return line(kError, error.what());
+  }
+}
+
+}  // namespace ddp

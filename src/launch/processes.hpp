@@ -1,0 +1,32 @@
+#pragma once
+/// processes.hpp: the processes of this machine, as /proc shows them.
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/process_key.hpp"
+
+namespace ddp::launch {
+
+struct Process {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  pid_t inner_pid = 0;  ///< in its own pid namespace
+  uid_t user = 0;       ///< effective
+  char state = '?';     ///< as in /proc: R, S, D, ..., T: stopped, t: stopped by a debugger, Z: ended
+  std::string name = {};
+
+  bool is_stopped() const { return state == 'T' || state == 't'; }
+  ProcessKey key() const;
+};
+
+/// None where there is no such process. The number may be that of any of its threads.
+std::optional<Process> find_process(pid_t pid);
+
+/// What `pid` has started, and what those have started, nearest first.
+std::vector<Process> descendants_of(pid_t pid);
+
+}  // namespace ddp::launch
