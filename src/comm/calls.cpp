@@ -42,7 +42,7 @@ Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   return Work(std::move(state));
 }
 
-bool ProcessGroup::Impl::run_at_once(comm::Call call, comm::shm::Call shared, const at::Tensor& tensor,
+bool ProcessGroup::Impl::run_at_once(comm::Call&& call, comm::shm::Call&& shared, const at::Tensor& tensor,
                                      const CallOptions& options) {
   std::unique_lock lock(order);
   if (!line->is_idle()) return false;

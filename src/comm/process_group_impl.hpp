@@ -83,7 +83,7 @@ struct ProcessGroup::Impl {
   void enter(comm::Call& call, comm::Start start = comm::Start::later);
   /// Collective. A call over shared memory for a caller that waits, without the ceremony that others need. False:
   /// others line up before it, and nothing was done.
-  bool run_at_once(comm::Call call, comm::shm::Call shared, const at::Tensor& tensor, const CallOptions& options);
+  bool run_at_once(comm::Call&& call, comm::shm::Call&& shared, const at::Tensor& tensor, const CallOptions& options);
   /// The same for a reduction in place that needs nothing but its bytes; false also for others.
   bool all_reduce_at_once(at::Tensor& tensor, ReduceOp op, const CallOptions& options);
 

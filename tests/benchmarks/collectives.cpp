@@ -116,7 +116,7 @@ std::vector<std::int64_t> sizes_of(const Options& options) {
 
 // As many as take about a second where Gloo runs on one host.
 int iterations_for(std::int64_t bytes) {
-  return static_cast<int>(std::clamp<std::int64_t>((64 << 20) / bytes, 5, 1000));
+  return static_cast<int>(std::clamp<std::int64_t>((64 << 20) / bytes, 5, 5000));
 }
 
 void measure_all(const Options& options) {
@@ -135,10 +135,10 @@ void measure_all(const Options& options) {
     for (const auto bytes : sizes_of(options)) {
       const auto parts = collective.output_has_all_ranks ? group->size() : 1;
       const int iterations = options.count("iterations", iterations_for(bytes));
-      measure(
-          collective,
-          {std::max<std::int64_t>(bytes / 4 / parts, 1), options.count("warmup", 3), iterations, options.has("own")},
-          *group);
+      measure(collective,
+              {std::max<std::int64_t>(bytes / 4 / parts, 1), options.count("warmup", std::max(3, iterations / 10)),
+               iterations, options.has("own")},
+              *group);
     }
   }
 }

@@ -41,7 +41,7 @@ std::uint64_t Board::bytes_for(int ranks) {
 }
 
 std::uint64_t Board::lines_bytes(std::uint64_t ranks) { return padded(ranks * sizeof(Line)); }
-std::uint64_t Board::counters_bytes(std::uint64_t ranks) { return padded(kSlots * (ranks + 1) * sizeof(Counter)); }
+std::uint64_t Board::counters_bytes(std::uint64_t ranks) { return padded(kSlots * ranks * sizeof(Counters)); }
 std::uint64_t Board::entries_bytes(std::uint64_t ranks) { return padded(kSlots * ranks * sizeof(Entry)); }
 std::uint64_t Board::payloads_bytes(std::uint64_t ranks) { return kSlots * ranks * kPayload; }
 
@@ -51,18 +51,17 @@ Board::Board(std::byte* memory, int rank, int ranks, Patience patience)
       patience_(patience),
       spins_(patience.spins),
       lines_(reinterpret_cast<Line*>(memory)),
-      counters_(reinterpret_cast<Counter*>(memory + lines_bytes(static_cast<std::uint64_t>(ranks)))),
+      counters_(reinterpret_cast<Counters*>(memory + lines_bytes(static_cast<std::uint64_t>(ranks)))),
       entries_(reinterpret_cast<Entry*>(reinterpret_cast<std::byte*>(counters_) +
                                         counters_bytes(static_cast<std::uint64_t>(ranks)))),
       payloads_(reinterpret_cast<std::byte*>(entries_) + entries_bytes(static_cast<std::uint64_t>(ranks))),
       stages_(payloads_ + payloads_bytes(static_cast<std::uint64_t>(ranks))) {}
 
 std::atomic<std::uint64_t>& Board::claimed(std::uint64_t call, int share) const {
-  const auto of_slot = static_cast<std::uint64_t>(ranks_) + 1;
-  return counters_[call % kSlots * of_slot + static_cast<std::uint64_t>(share)].count;
+  return counters_[index_of(call, share)].claimed;
 }
 
-std::atomic<std::uint64_t>& Board::done(std::uint64_t call) const { return claimed(call, ranks_); }
+std::atomic<std::uint64_t>& Board::done(std::uint64_t call) const { return counters_[index_of(call, ranks_ - 1)].done; }
 
 std::uint64_t Board::index_of(std::uint64_t call, int rank) const {
   return call % kSlots * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
@@ -72,12 +71,13 @@ std::byte* Board::stage(int rank, std::uint64_t exchange) const {
   return stages_ + (2 * static_cast<std::uint64_t>(rank) + exchange % 2) * kStage;
 }
 
-bool Board::has_room() const {
+bool Board::has_room() {
   const auto call = line(rank_).entered.load();
-  if (call < kSlots) return true;
-  for (int rank = 0; rank < ranks_; ++rank)
-    if (line(rank).left.load() <= call - kSlots) return false;
-  return true;
+  if (call < room_until_) return true;
+  auto first_in_use = line(rank_).left.load();
+  for (int rank = 0; rank < ranks_; ++rank) first_in_use = std::min(first_in_use, line(rank).left.load());
+  room_until_ = first_in_use + kSlots;
+  return call < room_until_;
 }
 
 Entry& Board::next_entry() { return entries_[index_of(line(rank_).entered.load(), rank_)]; }

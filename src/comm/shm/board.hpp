@@ -90,7 +90,7 @@ class Board {
   int ranks() const { return ranks_; }
 
   /// True if this rank's next call has a slot.
-  bool has_room() const;
+  bool has_room();
   /// The entry to fill in for the next call, and its payload [kPayload]; need has_room().
   Entry& next_entry();
   std::byte* next_payload();
@@ -174,12 +174,13 @@ class Board {
   // What different ranks write does not share a line.
   // NOLINTBEGIN(clang-analyzer-optin.performance.Padding)
   struct alignas(2 * kCacheLine) Line {  // two lines: processors fetch them in pairs
-    std::atomic<std::uint64_t> entered, left, steps;
+    std::atomic<std::uint64_t> entered, steps;
+    alignas(2 * kCacheLine) std::atomic<std::uint64_t> left;  // read once in kSlots calls
     alignas(2 * kCacheLine) Word bell;
     Word asleep;
   };
-  struct alignas(2 * kCacheLine) Counter {
-    std::atomic<std::uint64_t> count;
+  struct alignas(2 * kCacheLine) Counters {  // a call of one chunk has both of its counters in one line
+    std::atomic<std::uint64_t> claimed, done;
   };
   // NOLINTEND(clang-analyzer-optin.performance.Padding)
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share it");
@@ -211,11 +212,12 @@ class Board {
   int spins_;
   std::atomic<bool> has_woken_{false};  // a rank that had fallen asleep, since the last wait
   Line* const lines_;                   // [ranks]
-  Counter* const counters_;             // [kSlots, ranks + 1]: chunks claimed of each rank's share, and chunks done
-  Entry* const entries_;                // [kSlots, ranks]; apart from the payloads, so that they stay in the cache
-  std::byte* const payloads_;           // [kSlots, ranks, kPayload]
-  std::byte* const stages_;             // [ranks, 2, kStage]
+  Counters* const counters_;   // [kSlots, ranks]: chunks claimed of each rank's share; in the last, chunks done
+  Entry* const entries_;       // [kSlots, ranks]; apart from the payloads, so that they stay in the cache
+  std::byte* const payloads_;  // [kSlots, ranks, kPayload]
+  std::byte* const stages_;    // [ranks, 2, kStage]
   std::uint64_t exchanges_ = 0;
+  std::uint64_t room_until_ = 0;  // of the calls before this one each has a slot
 };
 
 }  // namespace ddp::comm::shm
