@@ -105,7 +105,10 @@ void FlightRecorder::enter(Call& call, Start start) noexcept {
   const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(packed);
   // A reader that sees a word of this call sees the odd version too, or a later one.
   auto& to = place(call.ticket);
-  to.version.store(2 * call.ticket + 1, std::memory_order_relaxed);
+  auto seen = to.version.load(std::memory_order_relaxed);
+  const bool is_free =
+      seen % 2 == 0 && seen <= 2 * call.ticket;  // else a thread was held up for kKept calls: one is lost
+  if (!is_free || !to.version.compare_exchange_strong(seen, 2 * call.ticket + 1)) return;
   to.started.store(start == Start::at_once ? packed.queued : 0, std::memory_order_release);
   to.ended.store(0, std::memory_order_release);
   for (std::size_t i = 0; i < kWords; ++i) to.words[i].store(words[i], std::memory_order_release);
