@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ddp/distributed_sampler.hpp"
+#include "ddp/phase.hpp"
 
 namespace ddp {
 
@@ -96,6 +97,7 @@ class DataLoader : private torch::data::DataLoaderBase<Dataset, typename Dataset
   }
 
   void fetch() {
+    const Phase phase("loading data");
     current_.reset();
     try {
       current_ = Base::next();

@@ -15,6 +15,7 @@
 
 #include "ddp/data_parallel_core.hpp"
 #include "ddp/join.hpp"
+#include "ddp/phase.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/tensor_visitor.hpp"
 
@@ -38,6 +39,7 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   /// Any arguments and any result that ddp::TensorVisitor knows.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
+    const Phase phase("forward");
     core_.before_forward(module_->is_training());
     using Result = decltype(module_->forward(std::forward<Args>(args)...));
     if constexpr (std::is_void_v<Result>) {

@@ -196,6 +196,8 @@ std::string FlightRecorder::status() const {
   text += ", now not in a collective";
   const auto step = this->step();
   if (step >= 0 && (last == nullptr || last->call.step != step)) text += " in step " + std::to_string(step);
+  if (const std::string phase = current_phase(); !phase.empty())
+    text += ", in \"" + phase + "\" since " + seconds_since(phase_began());
   return text;
 }
 

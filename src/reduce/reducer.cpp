@@ -110,6 +110,7 @@ void Reducer::Impl::arm() {
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
   settle_abandoned();
   hooks_->reset();
+  backward_.reset();  // of one that threw
 }
 
 // torch::load() gives a parameter new data, and with it a new accumulator without our hook.
@@ -240,6 +241,7 @@ void Reducer::Impl::do_without(std::size_t index) {
 void Reducer::Impl::on_gradient(std::size_t index) {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
+  if (!backward_) backward_.emplace("backward");
   begin(index);
   if (state_ == State::broken || !tensors_[index].grad().defined()) return;  // reset by another hook
   if (state_ == State::accumulating) {
@@ -311,6 +313,11 @@ void Reducer::Impl::launch_full_buckets() {
 void Reducer::Impl::finish() {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
+  struct End {
+    std::optional<Phase>& phase;
+    ~End() { phase.reset(); }
+  };
+  const End end{backward_};
   if (state_ == State::accumulating) {
     state_ = State::idle;
     ++micro_batches_;

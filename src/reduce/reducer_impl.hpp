@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/call_plan.hpp"
+#include "ddp/phase.hpp"
 #include "reduce/bucket_flight.hpp"
 #include "reduce/bucket_set.hpp"
 #include "reduce/grad_hooks.hpp"
@@ -123,6 +124,7 @@ class Reducer::Impl {
   std::string fault_;                         // what went wrong on this rank in this round
   std::exception_ptr broken_by_;
   std::int64_t rounds_ = 0;
+  std::optional<Phase> backward_;  // from a backward's first gradient to its end
   bool warned_of_graph_ = false;
   bool warned_of_late_ = false;
   bool warned_of_sparse_ = false;
