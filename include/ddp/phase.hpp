@@ -6,13 +6,14 @@
 
 namespace ddp {
 
-/// The training step that begins, from now on instead of the wrapper's own count. Costs a nanosecond.
+/// The training step that begins, in all groups of the process, from now on instead of what their wrappers or
+/// ProcessGroup::mark_step() count; a negative number leaves it to them again. Costs a nanosecond.
 void step(std::int64_t number) noexcept;
 
 /// What this rank does while it lives: `const ddp::Phase phase("validation");`
 ///
 /// Threads: by the one that trains; phases nest. `name` must live as long as the program: a literal.
-class Phase {
+class [[nodiscard]] Phase {
  public:
   explicit Phase(const char* name) noexcept;
   ~Phase();

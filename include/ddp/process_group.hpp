@@ -60,7 +60,7 @@ struct PlannedCalls;
 
 /// A group of ranks over one backend. Every collective is numbered and recorded.
 ///
-/// Before a call's tensors move, the ranks compare what they have called: where operation, dtype, sizes
+/// In each call the ranks compare what they have called, before any result is written: where operation, dtype, sizes
 /// or root differ, all throw CallMismatchError.
 ///
 /// Threads: calls from several threads are safe, but all ranks must make them in the same order.
@@ -160,7 +160,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void fail(std::string_view text) noexcept;
   /// Throws the group's error if it is broken.
   void check() const;
-  /// The training step that later calls belong to, for errors and logs.
+  /// The training step that later calls of this group belong to, for errors and logs; ddp::step() wins.
   void mark_step(std::int64_t step) noexcept;
 
   /// Leaves in order: lets pending collectives end, says goodbye, and waits a few seconds at most

@@ -17,7 +17,7 @@ void step(std::int64_t number) noexcept { step_of_program.store(number, std::mem
 
 Phase::Phase(const char* name) noexcept : outer_(phase_name), outer_since_(phase_since) {
   phase_since = Clock::now().time_since_epoch().count();
-  phase_name = name;
+  phase_name = name != nullptr ? name : "";
 }
 
 Phase::~Phase() {
