@@ -70,8 +70,7 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors) {
 std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
 // A move's call, to be filled in.
-class Move {
- public:
+struct Move {
   explicit Move(int ranks) {
     call.terms.kind = shm::Kind::move;
     call.parts.resize(static_cast<std::size_t>(ranks));

@@ -1,5 +1,7 @@
 #include "comm/call.hpp"
 
+#include <algorithm>
+
 namespace ddp::comm {
 namespace {
 
@@ -29,6 +31,10 @@ std::string Call::description() const {
 std::string Call::amount() const {
   const bool is_unknown = signature.called() == Operation::bytes_message && !sends;
   return is_unknown ? "bytes" : signature.amount();
+}
+
+std::chrono::steady_clock::time_point deadline_of(const Call& call, std::chrono::milliseconds timeout) {
+  return call.queued + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
 }
 
 std::string Call::kind() const {

@@ -1,6 +1,7 @@
 #pragma once
 /// call.hpp: one collective, or one side of a message, as this rank has called it.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -28,6 +29,7 @@ struct Call {
   std::uint64_t number = 0;  ///< the rest is set by the recorder
   std::int64_t step = -1;    ///< -1: no step was marked
   std::uint64_t ticket = 0;  ///< the recorder's
+  std::chrono::steady_clock::time_point queued{};
 
   /// `all_reduce #12 "bucket 1", step 5`
   std::string name() const;
@@ -38,5 +40,8 @@ struct Call {
   /// Calls of one number end only where these are equal on all ranks.
   std::string kind() const;
 };
+
+/// When it has lasted `timeout`; a year from its beginning for longer ones, which the clock might not hold.
+std::chrono::steady_clock::time_point deadline_of(const Call& call, std::chrono::milliseconds timeout);
 
 }  // namespace ddp::comm

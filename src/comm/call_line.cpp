@@ -14,6 +14,12 @@ void CallLine::submit(std::shared_ptr<Work::State> state, std::vector<Stage> sta
   advance();
 }
 
+void CallLine::follow(std::shared_ptr<Work::State> state, c10d::Work& pending) {
+  pending.getFuture()->addCallback([state = std::move(state)](c10::ivalue::Future& future) {
+    state->complete(future.hasError() ? future.exception_ptr() : nullptr);
+  });
+}
+
 void CallLine::advance() {
   for (;;) {
     Entry entry;
@@ -38,9 +44,7 @@ bool CallLine::begin_stages(Entry& entry) {
       const bool is_last = entry.next == entry.stages.size();
       if (!pending) continue;
       if (is_last) {
-        pending->getFuture()->addCallback([state](c10::ivalue::Future& future) {
-          state->complete(future.hasError() ? future.exception_ptr() : nullptr);
-        });
+        follow(state, *pending);
         return false;
       }
       auto rest = std::make_shared<Entry>(std::move(entry));

@@ -25,6 +25,8 @@ class CallLine : public std::enable_shared_from_this<CallLine> {
   /// Runs each stage once the one before it has ended; the last one's end is the end of the call.
   /// Later calls wait until the last stage has begun.
   void submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages);
+  /// The call ends when `pending` does.
+  static void follow(std::shared_ptr<Work::State> state, c10d::Work& pending);
   /// No call waits in it.
   bool is_idle() const { return !is_advancing_; }
 

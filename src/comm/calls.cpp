@@ -42,24 +42,34 @@ Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   return Work(std::move(state));
 }
 
+bool ProcessGroup::Impl::barrier_at_once(const CallOptions& options) {
+  const comm::Session::Calling calling(*session);
+  if (closed || !shm) return false;
+  return run_at_once({comm::Signature(comm::Operation::barrier), options.label}, {}, {}, options);
+}
+
 bool ProcessGroup::Impl::run_at_once(comm::Call&& call, comm::shm::Call&& shared, const at::Tensor& tensor,
                                      const CallOptions& options) {
   std::unique_lock lock(order);
   if (!line->is_idle()) return false;
   enter(call, comm::Start::at_once);
+  const auto engine = shm->engine();  // the group may be shut down meanwhile
   call.signature.number = static_cast<std::int64_t>(call.number);
   shared.label = comm::label_of(call.signature);
   const auto limit = options.timeout.value_or(timeout);
-  const auto pending = shm->engine()->run_or_submit(shared, tensor, limit, [&] { return comparison_of(call); });
+  const bool is_entered = engine->enter_at_once(shared);
+  auto pending =
+      is_entered ? Pending() : engine->submit(std::move(shared), {tensor}, c10d::OpType::UNKNOWN, comparison_of(call));
+  lock.unlock();  // its place in the order is fixed
+  if (is_entered)
+    pending = engine->run_entered(shared, tensor, comm::deadline_of(call, limit), [&] { return comparison_of(call); });
   if (!pending) {
     session->recorder().complete(call);
-    lock.unlock();
     if (shared.has_differed) comparison_of(call)(shared.labels);
     return true;
   }
   const auto state = std::make_shared<Work::State>(session, call, limit);
-  line->submit(state, {[pending] { return pending; }});
-  lock.unlock();
+  comm::CallLine::follow(state, *pending);
   state->wait();
   return true;
 }

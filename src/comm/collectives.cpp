@@ -49,9 +49,10 @@ Plan ProcessGroup::Impl::all_reduce(at::Tensor& tensor, ReduceOp op) {
 }
 
 bool ProcessGroup::Impl::all_reduce_at_once(at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
-  // Not larger: the calls of other threads wait for its end.
+  // Not larger: what the ceremony costs does not show there, and this rank's other calls wait for this one's end.
   constexpr std::size_t most_bytes = 1 << 20;
-  if (!shm || !tensor.defined() || tensor.nbytes() == 0 || tensor.nbytes() > most_bytes) return false;
+  const comm::Session::Calling calling(*session);
+  if (closed || !shm || !tensor.defined() || tensor.nbytes() == 0 || tensor.nbytes() > most_bytes) return false;
   comm::require_writable(tensor, device, "all_reduce");
   if (!comm::reduces_in_place(tensor, op, reductions())) return false;
   const Signature signature = signature_of_reduction(Operation::all_reduce, tensor, op);

@@ -47,7 +47,7 @@ struct FlightRecorder::Packed {
   explicit Packed(const Call& call)
       : number(call.number),
         step(call.step),
-        queued(now()),
+        queued(call.queued.time_since_epoch().count()),
         message(call.message),
         phase(current_phase()),
         peer(call.peer),
@@ -85,6 +85,7 @@ struct FlightRecorder::Packed {
     made.number = number;
     made.step = step;
     made.ticket = ticket;
+    made.queued = time_of(queued);
     return made;
   }
 };
@@ -101,6 +102,7 @@ void FlightRecorder::enter(Call& call, Start start) noexcept {
   if (call.peer < 0) call.number = ++entered_;
   call.step = step();
   call.ticket = tickets_++;
+  call.queued = Clock::now();
   const Packed packed(call);
   const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(packed);
   // A reader that sees a word of this call sees the odd version too, or a later one.
@@ -135,7 +137,7 @@ std::optional<RecordedCall> FlightRecorder::read(std::uint64_t ticket) const {
   const auto started = from.started.load(), ended = from.ended.load();
   if (from.version.load() != 2 * ticket + 2) return std::nullopt;
   const auto packed = std::bit_cast<Packed>(words);
-  RecordedCall recorded{packed.call(ticket), packed.phase, time_of(packed.queued), {}, {}};
+  RecordedCall recorded{packed.call(ticket), packed.phase, {}, {}};
   if (started != 0) recorded.started = time_of(started);
   if (ended != 0) recorded.ended = time_of(ended);
   return recorded;
@@ -192,7 +194,7 @@ std::string FlightRecorder::status() const {
     text = "last completed call #" + std::to_string(last_completed);
   text += messages;
   if (newest != nullptr && newest->call.number > last_completed)
-    return text + ", now in " + newest->call.description() + " since " + seconds_since(newest->queued);
+    return text + ", now in " + newest->call.description() + " since " + seconds_since(newest->call.queued);
   text += ", now not in a collective";
   const auto step = this->step();
   if (step >= 0 && (last == nullptr || last->call.step != step)) text += " in step " + std::to_string(step);

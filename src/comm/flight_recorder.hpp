@@ -15,12 +15,11 @@
 
 namespace ddp::comm {
 
-/// A call with its times, on the steady clock; unset: not yet.
+/// A call with its later times, on the steady clock; unset: not yet.
 struct RecordedCall {
   using Time = std::chrono::steady_clock::time_point;
   Call call;  ///< its label may be cut; more than six dimensions have their last ones multiplied together
   const char* phase = "";
-  Time queued;
   std::optional<Time> started;  ///< the backend has its data
   std::optional<Time> ended;
 };
@@ -40,7 +39,7 @@ class FlightRecorder {
   /// The program's own mark wins.
   std::int64_t step() const noexcept;
 
-  /// Notes that the call has begun, and sets its number (none for a message), step and ticket.
+  /// Notes that the call has begun, and sets its number (none for a message), step, ticket and time.
   void enter(Call& call, Start start = Start::later) noexcept;
   void start(std::uint64_t ticket) noexcept;
   void complete(const Call& call) noexcept;

@@ -1,8 +1,11 @@
 #include "comm/inspection_answer.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <future>
 
+#include "base/thread_state.hpp"
 #include "comm/signature.hpp"
 
 namespace ddp::comm {
@@ -68,8 +71,10 @@ std::string inspection_answer(const std::vector<std::shared_ptr<Session>>& sessi
   if (std::none_of(sessions.begin(), sessions.end(), concerns)) return {};
   const auto& self = *sessions.front();
   const auto& arrival = own_arrival(self);
+  const auto process = ::getpid();
   auto text = "rank " + std::to_string(self.origin().rank) + " of " + std::to_string(self.origin().world_size) +
-              ", process " + std::to_string(arrival.pid) + " on " + arrival.host + ":\n";
+              ", process " + std::to_string(arrival.pid) + " on " + arrival.host + ", whose main thread " +
+              described(hindrance_of({process, process})) + ":\n";
   std::vector<std::shared_ptr<Session>> open;
   for (const auto& session : sessions)
     if (!session->has_left()) open.push_back(session);

@@ -86,8 +86,7 @@ void ProcessGroup::recv(at::Tensor& tensor, int from, const CallOptions& options
 }
 
 void ProcessGroup::barrier(const CallOptions& options) {
-  if (impl_->shm && impl_->run_at_once({comm::Signature(comm::Operation::barrier), options.label}, {}, {}, options))
-    return;
+  if (impl_->barrier_at_once(options)) return;
   const comm::WaitsHere here;
   barrier_async(options).wait();
 }

@@ -81,10 +81,10 @@ struct ProcessGroup::Impl {
   void require_open(std::string_view operation) const;
   /// Under `order`: numbers a call. Throws when the group is closed or broken, or a rank has left.
   void enter(comm::Call& call, comm::Start start = comm::Start::later);
-  /// Collective. A call over shared memory for a caller that waits, without the ceremony that others need. False:
-  /// others line up before it, and nothing was done.
-  bool run_at_once(comm::Call&& call, comm::shm::Call&& shared, const at::Tensor& tensor, const CallOptions& options);
-  /// The same for a reduction in place that needs nothing but its bytes; false also for others.
+  /// Collective. A barrier over shared memory for a caller that waits, without the ceremony that others need. False: it
+  /// needs that, and nothing was done.
+  bool barrier_at_once(const CallOptions& options);
+  /// The same for a reduction in place that needs nothing but its bytes.
   bool all_reduce_at_once(at::Tensor& tensor, ReduceOp op, const CallOptions& options);
 
   Plan all_reduce(at::Tensor& tensor, ReduceOp op);
@@ -107,6 +107,7 @@ struct ProcessGroup::Impl {
   void close(std::chrono::milliseconds drain, std::chrono::milliseconds farewell) noexcept;
 
  private:
+  bool run_at_once(comm::Call&& call, comm::shm::Call&& shared, const at::Tensor& tensor, const CallOptions& options);
   std::vector<comm::CallLine::Stage> stages_of(Plan plan, const comm::Call& call);
   comm::ShmEngine::OnLabels comparison_of(const comm::Call& call) const;
   std::vector<comm::CallLine::Stage> signed_stages_of(Plan plan, const comm::Call& call);

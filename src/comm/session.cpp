@@ -284,6 +284,7 @@ void Session::go_on_alone() noexcept {
 }
 
 void Session::wait_idle(std::chrono::milliseconds limit) {
+  waits_idle_ = true;
   if (!is_idle()) go_on_alone();
   health_.wait(recorder_.entered(), Clock::now() + limit, [&] { return is_idle(); });
 }

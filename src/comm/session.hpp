@@ -116,6 +116,20 @@ class Session : public std::enable_shared_from_this<Session> {
   void set_backend(std::string name);
   std::string backend() const;
 
+  /// While one lives, its thread may be in a call that nobody else knows of: the backend stays.
+  class Calling {
+   public:
+    explicit Calling(Session& session) : session_(session) { session_.call_started(); }
+    ~Calling() {
+      session_.call_ended();
+      if (session_.waits_idle_) session_.health_.update([] {});
+    }
+    Calling(const Calling&) = delete;
+    Calling& operator=(const Calling&) = delete;
+
+   private:
+    Session& session_;
+  };
   /// Calls that the backend has not ended yet.
   void call_started() { ++pending_; }
   void call_ended() { --pending_; }  // inside Health::update(), so that wait_idle() is woken
@@ -162,6 +176,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string backend_;
   std::shared_ptr<Progress> progress_;
   std::atomic<int> pending_{0};
+  std::atomic<bool> waits_idle_{false};      // somebody does, and is to be woken
   std::atomic<std::uint64_t> told_wait_{0};  // the first open call when the watch was told
   std::atomic<bool> reported_{false};
   std::atomic<bool> left_{false};

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <optional>
 #include <utility>
 
 #include "comm/watch_socket.hpp"
@@ -56,33 +55,6 @@ ShmEngine::WorkPtr ShmEngine::submit(shm::Call call, std::vector<at::Tensor> ten
   return pending;
 }
 
-ShmEngine::WorkPtr ShmEngine::run_or_submit(shm::Call& call, const at::Tensor& tensor,
-                                            std::chrono::milliseconds timeout,
-                                            const std::function<OnLabels()>& on_labels) {
-  constexpr auto operation = c10d::OpType::UNKNOWN;
-  if (!enter_at_once(call)) return submit(std::move(call), {tensor}, operation, on_labels());
-  const bool has_ended = transfers_.all_enter_soon(call) && run_for(call, timeout);
-  c10::intrusive_ptr<ShmWork> pending;
-  if (!has_ended)
-    pending =
-        c10::make_intrusive<ShmWork>(shared_from_this(), std::move(call), std::vector{tensor}, operation, on_labels());
-  {
-    const std::lock_guard lock(mutex_);
-    is_driven_ = false;
-    ++version_;
-    if (has_ended) {
-      ++ended_;
-    } else {
-      is_lost_ = pending->call.is_bound;
-      pending_.push_front(pending);
-      ++entered_;
-    }
-  }
-  changed_.notify_all();
-  return pending;
-}
-
-// True: the call has been entered and this thread drives.
 bool ShmEngine::enter_at_once(shm::Call& call) {
   const std::lock_guard lock(mutex_);
   if (is_driven_ || is_lost_ || !pending_.empty() || !board_.has_room()) return false;
@@ -91,15 +63,41 @@ bool ShmEngine::enter_at_once(shm::Call& call) {
   return is_driven_ = true;
 }
 
+ShmEngine::WorkPtr ShmEngine::run_entered(shm::Call& call, const at::Tensor& tensor, Time deadline,
+                                          const std::function<OnLabels()>& on_labels) {
+  c10::intrusive_ptr<ShmWork> pending;
+  try {
+    if (!run_until(call, deadline))
+      pending = c10::make_intrusive<ShmWork>(shared_from_this(), std::move(call), std::vector{tensor},
+                                             c10d::OpType::UNKNOWN, on_labels());
+  } catch (...) {  // no memory, which leaves the call between its ranks
+    {
+      const std::lock_guard lock(mutex_);
+      is_lost_ = true;
+    }
+    let_go();
+    throw;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    is_driven_ = false;
+    ++version_;
+    if (pending) {
+      is_lost_ = pending->call.is_bound;
+      pending_.push_front(pending);
+      ++entered_;
+    } else {
+      ++ended_;
+    }
+  }
+  changed_.notify_all();
+  return pending;
+}
+
 // One on which the ranks do not agree in other ways than by their labels is not run here: the watch is to tell of it.
-bool ShmEngine::run_for(shm::Call& call, std::chrono::milliseconds timeout) {
-  if (!transfers_.all_agree(call)) return false;
-  std::optional<std::chrono::steady_clock::time_point> since;
-  return transfers_.run(call, [&] {
-    const auto now = std::chrono::steady_clock::now();
-    if (!since) since = now;
-    return is_over() || now - *since > timeout;
-  });
+bool ShmEngine::run_until(shm::Call& call, Time deadline) {
+  if (!transfers_.all_enter_soon(call) || !transfers_.all_agree(call)) return false;
+  return transfers_.run(call, [&] { return is_over() || std::chrono::steady_clock::now() >= deadline; });
 }
 
 // Under the lock.

@@ -27,6 +27,7 @@ class ShmEngine final : public Progress, public std::enable_shared_from_this<Shm
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using OnLabels = ShmWork::OnLabels;
+  using Time = std::chrono::steady_clock::time_point;
 
   /// `is_hopeless`: no call of the group can end any more.
   ShmEngine(std::shared_ptr<shm::Memory> memory, int rank, std::function<bool()> is_hopeless);
@@ -34,10 +35,13 @@ class ShmEngine final : public Progress, public std::enable_shared_from_this<Shm
   /// Collective. `tensors` keep the call's memory. With the labels of all ranks, where the call wants them or where
   /// they differ, `on_labels` is run; what it throws is how the call ends.
   WorkPtr submit(shm::Call call, std::vector<at::Tensor> tensors, c10d::OpType operation, OnLabels on_labels = {});
-  /// Collective. The same for a caller that waits at once and keeps the memory: null where the call has ended already,
-  /// as `call` tells, else its work. `timeout`: of the call, once it is under way.
-  WorkPtr run_or_submit(shm::Call& call, const at::Tensor& tensor, std::chrono::milliseconds timeout,
-                        const std::function<OnLabels()>& on_labels);
+  /// Collective. For a caller that waits: makes the call, alone and with the engine's work in this thread's hands,
+  /// which must call run_entered(). False: others are under way, and nothing was done.
+  bool enter_at_once(shm::Call& call);
+  /// Null where the call has ended, as it tells itself; else its work, for it cannot end at once. `tensor` is the
+  /// call's, `deadline` for one that is in its middle.
+  WorkPtr run_entered(shm::Call& call, const at::Tensor& tensor, Time deadline,
+                      const std::function<OnLabels()>& on_labels);
   void help(const std::function<bool()>& is_enough) override;
   void go_on_alone() noexcept override;
   /// Ends the engine's thread.
@@ -53,8 +57,7 @@ class ShmEngine final : public Progress, public std::enable_shared_from_this<Shm
     ~Driven() { engine.let_go(); }
   };
   void enter_those_with_room();
-  bool enter_at_once(shm::Call& call);
-  bool run_for(shm::Call& call, std::chrono::milliseconds timeout);
+  bool run_until(shm::Call& call, Time deadline);
   bool run_front(const std::function<bool()>& stop);
   bool leaves_to_the_watch(const std::function<bool()>& stop);
   bool can_go_on();

@@ -46,7 +46,10 @@ std::optional<std::chrono::steady_clock::time_point> Work::completed_at() const 
 }
 
 Work::State::State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout)
-    : session_(std::move(session)), call_(std::move(call)), timeout_(timeout), deadline_(Clock::now() + timeout) {
+    : session_(std::move(session)),
+      call_(std::move(call)),
+      timeout_(timeout),
+      deadline_(comm::deadline_of(call_, timeout)) {
   session_->call_started();
 }
 

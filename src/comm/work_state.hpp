@@ -19,6 +19,7 @@ struct Work::State {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// `timeout` counts from when the call was queued.
   State(std::shared_ptr<comm::Session> session, comm::Call call, std::chrono::milliseconds timeout);
 
   /// Runs once, in the first wait() that succeeds: copies what arrived to where it belongs.

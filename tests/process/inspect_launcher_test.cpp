@@ -22,47 +22,15 @@
 #include "base/inspection_wire.hpp"
 #include "launch/inspect.hpp"
 #include "process/launched.hpp"
+#include "support/child.hpp"
 #include "support/text.hpp"
 
 namespace ddp::test {
 namespace {
 
+using ddp::testing::Child;
 using ddp::testing::contains;
 using Words = std::vector<std::string>;
-
-/// A forked child that runs `body` and then waits to be killed. The constructor returns once `body` has.
-class Child {
- public:
-  explicit Child(const std::function<void()>& body) {
-    int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      body();
-      if (::write(ends[1], "x", 1) != 1) ::_exit(1);
-      for (;;) ::pause();
-    }
-    ::close(ends[1]);
-    char token = 0;
-    const bool is_ready = ::read(ends[0], &token, 1) == 1;
-    ::close(ends[0]);
-    if (!is_ready) throw std::runtime_error("a child could not do what it is for");
-  }
-  Child(const Child&) = delete;
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  pid_t pid() const { return pid_; }
-  void stop() const {
-    ::kill(pid_, SIGSTOP);
-    ::waitpid(pid_, nullptr, WUNTRACED);
-  }
-
- private:
-  pid_t pid_ = -1;
-};
 
 /// In a child: serves until it is killed.
 void serve(InspectionServer::Answer answer) {

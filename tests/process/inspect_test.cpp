@@ -104,6 +104,7 @@ TEST(Inspect, ShowsWhatEveryRankOfAStuckJobDoes) {
     EXPECT_TRUE(contains(shown.line_with(line_of(job, 1)), "not in a collective"));
     const auto speaker = pid == job.launcher() ? std::string() : std::to_string(pid) + " on ";
     EXPECT_TRUE(contains(shown.text, " of 3, process " + speaker));
+    EXPECT_TRUE(contains(shown.text, ", whose main thread sleeps")) << shown.text;
   }
 }
 

@@ -122,6 +122,46 @@ TEST(SharedMemoryReduction, OfHalfTypesRoundsTheFloatSumInRankOrderOnce) {
   }));
 }
 
+TEST(SharedMemoryReduction, IsTheSameCallWhateverTheStridesOnARank) {
+  expect_success(observe_ranks(2, [](const Environment& environment) {
+    const auto group = join(environment);
+    for (const auto dtype : {at::kShort, at::kHalf, at::kBFloat16, at::kFloat, at::kComplexFloat, at::kBool})
+      for (const auto op : {ReduceOp::sum, ReduceOp::avg}) {
+        if (op == ReduceOp::avg && (dtype == at::kShort || dtype == at::kBool)) continue;
+        auto tensor = at::ones({3, 5}, dtype);
+        if (group->rank() == 1) tensor = tensor.t().contiguous().t();
+        group->all_reduce(tensor, op);
+        const double expected = op == ReduceOp::avg || dtype == at::kBool ? 1 : 2;
+        EXPECT_TRUE(tensor.eq(expected).all().item<bool>()) << dtype;
+      }
+    group->shutdown();
+  }));
+}
+
+TEST(SharedMemoryReduction, EndsWhereAnotherThreadShutsTheGroupDown) {
+  for (int round = 0; round < 10; ++round)
+    expect_success(observe_ranks(2, [](const Environment& environment) {
+      const auto group = join(environment);
+      std::atomic<int> calls{0};
+      std::thread caller([&] {
+        auto tensor = at::ones({64});
+        try {
+          for (;; ++calls) {
+            group->all_reduce(tensor, ReduceOp::max);
+            group->barrier();
+          }
+        } catch (const std::logic_error&) {  // shut down here
+        } catch (const PeerLostError&) {     // or there
+        }
+      });
+      while (calls < 100) std::this_thread::yield();
+      const auto start = Clock::now();
+      group->shutdown();
+      caller.join();
+      EXPECT_LT(Clock::now() - start, 8s);
+    }));
+}
+
 TEST(SharedMemoryReduction, OfShortIntegersWraps) {
   expect_success(observe_ranks(2, [](const Environment& environment) {
     const auto group = join(environment);

@@ -211,6 +211,47 @@ TEST(SharedMemoryStop, ARankStoppedInAnAllGatherIsNamedAtTheTimeout) {
   expect_victim_named_when_stopped_after(12000us, gathering());
 }
 
+// A megabyte is little enough for a call that runs without any ceremony.
+TEST(SharedMemoryStop, InTheMiddleOfASmallReductionCostsNoMoreThanTheTimeoutAndHoldsUpNoOtherThread) {
+  for (const auto delay : {3000us, 7100us}) {
+    RanksOptions options;
+    options.limit = 20s;
+    expect_success(observe_ranks(
+        2,
+        [&](const Environment& environment) {
+          const auto group = join(environment, 1s);
+          const auto pids = group->all_gather_bytes(std::to_string(::getpid()));
+          auto tensor = at::ones({1 << 18}), other = at::ones({4});
+          group->all_reduce(tensor, ReduceOp::max);
+          if (group->rank() == kVictim) {
+            std::thread([=] {
+              std::this_thread::sleep_for(delay);  // the time itself is what is tested
+              ::kill(::getpid(), SIGSTOP);
+            }).detach();
+            EXPECT_THROW(for (;;) group->all_reduce(tensor, ReduceOp::max), CommError);
+            return;
+          }
+          std::atomic<Clock::rep> began{Clock::now().time_since_epoch().count()};
+          const auto since = [&] { return Clock::now().time_since_epoch() - Clock::duration(began); };
+          std::thread beside([&] {
+            while (since() < 300ms) std::this_thread::yield();
+            const auto start = Clock::now();
+            static_cast<void>(group->all_reduce_async(other));
+            EXPECT_LT(Clock::now() - start, 500ms);
+          });
+          try {
+            for (;; began = Clock::now().time_since_epoch().count()) group->all_reduce(tensor, ReduceOp::max);
+          } catch (const CommError& error) {
+            EXPECT_TRUE(contains(error.what(), "rank 1: no answer")) << error.what();
+            EXPECT_LT(since(), 2600ms) << "the timeout and the second for which the silent rank is asked";
+          }
+          beside.join();
+          ::kill(std::stoi(pids[kVictim]), SIGCONT);
+        },
+        options));
+  }
+}
+
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);

@@ -165,14 +165,14 @@ TEST(FlightRecorder, KeepsAtLeastTwoThousandCallsWithTheirTimesStepAndPhase) {
   ASSERT_GE(calls.size(), 2000U);
   ASSERT_EQ(calls.back().call.number, 3000U);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const auto& [call, phase, queued, started, ended] = calls[i];
+    const auto& [call, phase, started, ended] = calls[i];
     const auto index = static_cast<std::int64_t>(call.number) - 1;
     ASSERT_EQ(call.number, calls[0].call.number + i);
     ASSERT_EQ(call.amount(), std::to_string(index) + " floats");
     ASSERT_EQ(call.label, std::string(64, 'x'));
     ASSERT_EQ(call.step, 7);
     ASSERT_STREQ(phase, "validation");
-    ASSERT_TRUE(queued >= before && queued <= after);
+    ASSERT_TRUE(call.queued >= before && call.queued <= after);
     ASSERT_EQ(started.has_value(), index % 2 == 0);
     ASSERT_EQ(ended.has_value(), index % 4 == 0);
     if (ended) {
@@ -226,6 +226,13 @@ TEST(FlightRecorder, TheProgramsOwnStepWins) {
   EXPECT_EQ(barrier(recorder).step, 40);
   ddp::step(-1);
   EXPECT_EQ(barrier(recorder).step, 3);
+}
+
+TEST(Call, HasADeadlineHoweverLongItsTimeout) {
+  FlightRecorder recorder;
+  const auto call = barrier(recorder);
+  EXPECT_EQ(deadline_of(call, std::chrono::seconds(5)), call.queued + std::chrono::seconds(5));
+  EXPECT_GT(deadline_of(call, std::chrono::milliseconds::max()), call.queued + std::chrono::hours(24 * 300));
 }
 
 TEST(Signature, TravelsOnALabelAndBack) {

@@ -23,12 +23,14 @@
 #include "base/inspection_client.hpp"
 #include "base/inspection_server.hpp"
 #include "base/inspection_wire.hpp"
+#include "support/child.hpp"
 
 namespace ddp {
 namespace {
 
 using namespace std::chrono_literals;
 using inspection::Clock;
+using testing::Child;
 using Kind = InspectionReply::Kind;
 
 // About another process it says nothing, as a rank of another job: a test beside this one may ask.
@@ -234,34 +236,6 @@ TEST(InspectionServer, ThreadHasANameAndLeavesSignalsToTheProgram) {
     EXPECT_NE(mask & (1ULL << (signal - 1)), 0) << signal;
 }
 
-/// A forked child that has run `body`, and lives as long as this.
-class Child {
- public:
-  explicit Child(const std::function<void()>& body) {
-    int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      body();
-      if (::write(ends[1], "x", 1) != 1) ::_exit(1);
-      for (;;) ::pause();
-    }
-    ::close(ends[1]);
-    char token = 0;
-    const bool is_ready = ::read(ends[0], &token, 1) == 1;
-    ::close(ends[0]);
-    if (!is_ready) throw std::runtime_error("the child has ended");
-  }
-  Child(const Child&) = delete;
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-
- private:
-  pid_t pid_ = -1;
-};
-
 TEST(InspectionServer, AForkedChildDoesNotKeepTheNameTaken) {
   std::optional<InspectionServer> server(std::in_place, says("here"));
   const Child child([] {});
@@ -281,10 +255,10 @@ TEST(InspectionServer, AForkedChildsCopyEndsWithoutTheServer) {
 }
 
 // Only root can become somebody else: for others there is no such test.
-class InspectionOfAnotherUser : public testing::TestWithParam<uid_t> {};
+class InspectionOfAnotherUser : public ::testing::TestWithParam<uid_t> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(InspectionOfAnotherUser);
 INSTANTIATE_TEST_SUITE_P(AsRoot, InspectionOfAnotherUser,
-                         testing::ValuesIn(::geteuid() == 0 ? std::vector<uid_t>{65534} : std::vector<uid_t>()));
+                         ::testing::ValuesIn(::geteuid() == 0 ? std::vector<uid_t>{65534} : std::vector<uid_t>()));
 
 TEST_P(InspectionOfAnotherUser, IsAnsweredByNobody) {
   const InspectionServer server(says("secret"));

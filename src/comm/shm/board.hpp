@@ -79,7 +79,8 @@ struct Patience {
   static Patience for_ranks(int ranks);
 };
 
-/// One rank's view. Threads: one at a time, but for enter() and has_room(), which may be called beside the others.
+/// One rank's view. Threads: one at a time, but for enter() and what prepares it (has_room(), next_entry(), ...), which
+/// one at a time may call beside it.
 class Board {
  public:
   static std::uint64_t bytes_for(int ranks);
@@ -210,7 +211,7 @@ class Board {
   const int rank_, ranks_;
   const Patience patience_;
   int spins_;
-  std::atomic<bool> has_woken_{false};  // a rank that had fallen asleep, since the last wait
+  std::atomic<bool> has_woken_{false};  // a rank that had fallen asleep, since the last wait that was in vain
   Line* const lines_;                   // [ranks]
   Counters* const counters_;   // [kSlots, ranks]: chunks claimed of each rank's share; in the last, chunks done
   Entry* const entries_;       // [kSlots, ranks]; apart from the payloads, so that they stay in the cache
