@@ -38,7 +38,7 @@ Work ProcessGroup::all_gather_bytes_async(std::vector<std::string>& output, std:
                                           const CallOptions& options) {
   auto plan = plan_of(Operation::all_gather_bytes, bytes.size());
   const auto strings = std::make_shared<Strings>();
-  plan.begin = [backend = impl_->backend.get(), strings, own = comm::bytes_of(bytes)](const Signatures& signatures) {
+  plan.begin = [backend = impl_->backend, strings, own = comm::bytes_of(bytes)](const Signatures& signatures) {
     const auto longest = strings->set_lengths(signatures);
     if (longest == 0) return Pending();
     strings->rows = comm::buffers(static_cast<int>(signatures.size()), longest);
@@ -55,7 +55,7 @@ std::string ProcessGroup::broadcast_bytes(std::string bytes, int root, const Cal
   plan.signature.root = root;
   const auto content = std::make_shared<at::Tensor>();
   if (rank() == root) *content = comm::bytes_of(bytes);
-  plan.begin = [backend = impl_->backend.get(), content, root](const Signatures& signatures) {
+  plan.begin = [backend = impl_->backend, content, root](const Signatures& signatures) {
     const auto length = signatures[static_cast<std::size_t>(root)].length();
     if (!content->defined()) *content = at::empty({length}, at::kByte);
     if (length == 0) return Pending();
@@ -74,7 +74,7 @@ std::vector<std::string> ProcessGroup::gather_bytes(std::string_view bytes, int 
   plan.signature.root = root;
   const auto strings = std::make_shared<Strings>();
   const bool is_root = rank() == root;
-  plan.begin = [backend = impl_->backend.get(), strings, root, is_root,
+  plan.begin = [backend = impl_->backend, strings, root, is_root,
                 own = comm::bytes_of(bytes)](const Signatures& signatures) {
     const auto longest = strings->set_lengths(signatures);
     if (longest == 0) return Pending();
@@ -119,7 +119,7 @@ std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& parts, i
   auto plan = plan_of(Operation::scatter_bytes, static_cast<std::size_t>(longest));
   plan.signature.root = root;
   const auto received = std::make_shared<at::Tensor>();
-  plan.begin = [backend = impl_->backend.get(), received, rows, root](const Signatures& signatures) mutable {
+  plan.begin = [backend = impl_->backend, received, rows, root](const Signatures& signatures) mutable {
     const auto length = signatures[static_cast<std::size_t>(root)].length();
     *received = at::empty({static_cast<std::int64_t>(sizeof(std::int64_t)) + length}, at::kByte);
     c10d::ScatterOptions details;

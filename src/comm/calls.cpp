@@ -27,6 +27,7 @@ void ProcessGroup::Impl::enter(comm::Call& call, comm::Start start) {
 
 Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   comm::Call call{plan.signature, options.label, plan.is_signed ? comm::Meeting::signatures : comm::Meeting::plan};
+  const comm::Session::Calling calling(*session);
   const std::lock_guard lock(order);
   enter(call);
   if (is_alone()) {
@@ -53,16 +54,16 @@ bool ProcessGroup::Impl::run_at_once(comm::Call&& call, comm::shm::Call&& shared
   std::unique_lock lock(order);
   if (!line->is_idle()) return false;
   enter(call, comm::Start::at_once);
-  const auto engine = shm->engine();  // the group may be shut down meanwhile
+  auto& engine = *shm->engine();
   call.signature.number = static_cast<std::int64_t>(call.number);
   shared.label = comm::label_of(call.signature);
   const auto limit = options.timeout.value_or(timeout);
-  const bool is_entered = engine->enter_at_once(shared);
+  const bool is_entered = engine.enter_at_once(shared);
   auto pending =
-      is_entered ? Pending() : engine->submit(std::move(shared), {tensor}, c10d::OpType::UNKNOWN, comparison_of(call));
+      is_entered ? Pending() : engine.submit(std::move(shared), {tensor}, c10d::OpType::UNKNOWN, comparison_of(call));
   lock.unlock();  // its place in the order is fixed
   if (is_entered)
-    pending = engine->run_entered(shared, tensor, comm::deadline_of(call, limit), [&] { return comparison_of(call); });
+    pending = engine.run_entered(shared, tensor, comm::deadline_of(call, limit), [&] { return comparison_of(call); });
   if (!pending) {
     session->recorder().complete(call);
     if (shared.has_differed) comparison_of(call)(shared.labels);
@@ -113,7 +114,7 @@ Stages ProcessGroup::Impl::stages_of(Plan plan, const comm::Call& call) {
     plan.signature.number = static_cast<std::int64_t>(call.number);
     const auto received = std::make_shared<std::vector<at::Tensor>>(
         comm::buffers(size(), static_cast<std::int64_t>(sizeof(comm::Signature))));
-    stages.push_back([backend = backend.get(), received, own = comm::copied_bytes(plan.signature)] {
+    stages.push_back([backend = backend, received, own = comm::copied_bytes(plan.signature)] {
       return comm::gather_all(*backend, *received, own);
     });
     const auto compare = [received, signatures, session = session, call] {

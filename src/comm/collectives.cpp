@@ -38,7 +38,7 @@ Plan ProcessGroup::Impl::all_reduce(at::Tensor& tensor, ReduceOp op) {
   c10d::AllreduceOptions details;
   details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op));
   Plan plan{signature_of_reduction(Operation::all_reduce, tensor, op)};
-  plan.begin = [backend = backend.get(), details, flat = wire.tensor](const Signatures&) {
+  plan.begin = [backend = backend, details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->allreduce(tensors, details);
@@ -52,8 +52,9 @@ bool ProcessGroup::Impl::all_reduce_at_once(at::Tensor& tensor, ReduceOp op, con
   // Not larger: what the ceremony costs does not show there, and this rank's other calls wait for this one's end.
   constexpr std::size_t most_bytes = 1 << 20;
   const comm::Session::Calling calling(*session);
-  if (closed || !shm || !tensor.defined() || tensor.nbytes() == 0 || tensor.nbytes() > most_bytes) return false;
+  if (closed || !shm) return false;
   comm::require_writable(tensor, device, "all_reduce");
+  if (tensor.nbytes() == 0 || tensor.nbytes() > most_bytes) return false;
   if (!comm::reduces_in_place(tensor, op, reductions())) return false;
   const Signature signature = signature_of_reduction(Operation::all_reduce, tensor, op);
   return run_at_once({signature, options.label},
@@ -79,7 +80,7 @@ Plan ProcessGroup::Impl::broadcast(at::Tensor& tensor, int root) {
   details.rootRank = root;
   Plan plan{Signature(Operation::broadcast, tensor)};
   plan.signature.root = root;
-  plan.begin = [backend = backend.get(), details, flat = wire.tensor](const Signatures&) {
+  plan.begin = [backend = backend, details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->broadcast(tensors, details);
@@ -114,7 +115,7 @@ Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const
   details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op));
   Plan plan{signature_of_reduction(Operation::reduce, tensor, op)};
   plan.signature.root = root;
-  plan.begin = [backend = impl_->backend.get(), details, flat = wire.tensor](const Signatures&) {
+  plan.begin = [backend = impl_->backend, details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->reduce(tensors, details);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
-#include <cstring>
 
 #include "base/phase.hpp"
+#include "comm/watch_frame.hpp"
 
 namespace ddp::comm {
 namespace {
@@ -58,12 +58,11 @@ struct FlightRecorder::Packed {
         dimensions(static_cast<std::int8_t>(std::min<std::int64_t>(call.signature.dimensions, kDimensions))),
         first_differs(call.signature.first_differs != 0),
         meeting(static_cast<std::uint8_t>(call.meeting)),
-        sends(call.sends),
-        label_bytes(static_cast<std::uint8_t>(std::min(call.label.size(), label.size()))) {
+        sends(call.sends) {
     std::copy_n(call.signature.sizes.begin(), kDimensions, sizes.begin());
     for (std::size_t i = kDimensions; static_cast<std::int64_t>(i) < call.signature.dimensions; ++i)
       sizes.back() *= call.signature.sizes[i];
-    std::memcpy(label.data(), call.label.data(), label_bytes);
+    label_bytes = static_cast<std::uint8_t>(watch::copy_bounded(call.label, label));
   }
 
   Call call(std::uint64_t ticket) const {

@@ -66,7 +66,7 @@ Work ProcessGroup::all_gather_async(std::vector<at::Tensor>& output, const at::T
   const auto parts = std::make_shared<std::optional<Parts>>();
   Plan plan{Signature(Operation::all_gather, tensor)};
   plan.signature.first_differs = 1;
-  plan.begin = [backend = impl_->backend.get(), parts, dense](const Signatures& signatures) {
+  plan.begin = [backend = impl_->backend, parts, dense](const Signatures& signatures) {
     parts->emplace(signatures, dense.options());
     if ((*parts)->longest == 0) return Pending();
     (*parts)->make_rows();
@@ -88,7 +88,7 @@ Work ProcessGroup::gather_async(std::vector<at::Tensor>& output, const at::Tenso
   Plan plan{Signature(Operation::gather, tensor)};
   plan.signature.first_differs = 1;
   plan.signature.root = root;
-  plan.begin = [backend = impl_->backend.get(), parts, dense, root, is_root](const Signatures& signatures) {
+  plan.begin = [backend = impl_->backend, parts, dense, root, is_root](const Signatures& signatures) {
     const auto longest = longest_of(signatures, dense);
     if (is_root) parts->emplace(signatures, dense.options());
     if (longest == 0) return Pending();
@@ -126,7 +126,7 @@ Work ProcessGroup::scatter_async(at::Tensor& output, const std::vector<at::Tenso
   const auto dense = at::empty(output.sizes(), output.options().memory_format(at::MemoryFormat::Contiguous));
   Plan plan{Signature(Operation::scatter, output)};
   plan.signature.root = root;
-  plan.begin = [backend = impl_->backend.get(), rows, bytes = comm::bytes_of(dense), root](const Signatures&) {
+  plan.begin = [backend = impl_->backend, rows, bytes = comm::bytes_of(dense), root](const Signatures&) {
     if (bytes.numel() == 0) return Pending();
     std::vector<at::Tensor> outputs{bytes};
     std::vector<std::vector<at::Tensor>> inputs;
@@ -244,11 +244,11 @@ Work ProcessGroup::all_to_all_async(at::Tensor& output, const at::Tensor& input,
   const auto exchange = exchange_of(output, input, splits, size());
   Plan plan{Signature(Operation::all_to_all, input)};
   plan.signature.first_differs = 1;
-  plan.prepare = [backend = impl_->backend.get(), exchange](const Signatures&) {
+  plan.prepare = [backend = impl_->backend, exchange](const Signatures&) {
     exchange->all_rows = comm::buffers(exchange->size(), exchange->own_rows().numel());
     return comm::gather_all(*backend, exchange->all_rows, exchange->own_rows());
   };
-  plan.begin = [backend = impl_->backend.get(), exchange, ranks = impl_->session->ranks(), origin = origin(),
+  plan.begin = [backend = impl_->backend, exchange, ranks = impl_->session->ranks(), origin = origin(),
                 own = impl_->environment.rank](const Signatures& signatures) {
     const auto part = "all_to_all #" + std::to_string(signatures[static_cast<std::size_t>(own)].number);
     require_fitting_splits(*exchange, ranks, origin, part);

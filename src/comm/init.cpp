@@ -85,10 +85,11 @@ void ProcessGroup::Impl::connect(std::string_view part) {
     session->wait_for_others(comm::kFarewell);  // one that still joins is to learn why, and needs rank 0's store for it
     throw;
   }
-  backend = std::move(*made);
+  owned_backend = std::move(*made);
+  backend = owned_backend.get();
   backend_name = backend->getBackendName();
   session->set_backend(backend_name);
-  shm = dynamic_cast<comm::ShmBackend*>(backend.get());
+  shm = dynamic_cast<comm::ShmBackend*>(backend);
   if (shm) session->set_progress(shm->engine());
 }
 

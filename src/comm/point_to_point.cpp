@@ -74,6 +74,7 @@ void require_peer(int peer, const ProcessGroup& group, const char* operation) {
 }  // namespace
 
 Work ProcessGroup::Impl::start_message(MessagePlan plan, const CallOptions& options) {
+  const comm::Session::Calling calling(*session);
   const std::lock_guard lock(message_order);
   require_open(plan.sends ? "send" : "recv");
   const auto me = session->origin().rank, peer = session->ranks()[static_cast<std::size_t>(plan.peer)];
@@ -98,7 +99,7 @@ Work ProcessGroup::Impl::start_message(MessagePlan plan, const CallOptions& opti
                   call.name(),
                   std::move(plan.bytes)};
   try {
-    std::thread([backend = backend.get(), message, state] { run(*backend, message, state); }).detach();
+    std::thread([backend = backend, message, state] { run(*backend, message, state); }).detach();
   } catch (const std::system_error&) {
     state->complete(std::current_exception());
   }

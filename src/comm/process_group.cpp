@@ -99,7 +99,8 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes, 
 }
 
 at::Tensor ProcessGroup::allocate(std::int64_t bytes) {
-  if (impl_->shm) return impl_->shm->allocate(bytes);
+  const comm::Session::Calling calling(*impl_->session);
+  if (impl_->shm && !impl_->closed) return impl_->shm->allocate(bytes);
   auto memory = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device()));
   if (reinterpret_cast<std::uintptr_t>(memory.data_ptr()) % kAlignment != 0)
     throw std::logic_error("allocate: the tensor library's memory is not aligned to 64 bytes");
@@ -143,13 +144,13 @@ void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::mil
 // A broken Gloo cannot be ended: its destructor would wait for what never comes. Its threads are left
 // alone then, to the end of the process; so are those of a call that still runs, and all of them at exit.
 void ProcessGroup::Impl::release_backend() noexcept {
-  if (!backend) return;
-  if (!session->is_idle() || !session->is_sound() || comm::is_exiting())
-    comm::park(backend, session);
-  else
+  if (!owned_backend) return;
+  if (!session->is_idle() || !session->is_sound() || comm::is_exiting()) {
+    comm::park(std::move(owned_backend), session);
+  } else {
     session->set_progress(nullptr);
-  backend.reset();
-  shm = nullptr;
+    owned_backend.reset();
+  }
 }
 
 }  // namespace ddp

@@ -53,8 +53,9 @@ struct ProcessGroup::Impl {
   std::string backend_name;    ///< what it came to
   at::Device device = at::kCPU;
   std::shared_ptr<comm::Session> session;
-  c10::intrusive_ptr<c10d::Backend> backend;  ///< null in a world of one
-  comm::ShmBackend* shm = nullptr;            ///< the same where it is this one
+  c10::intrusive_ptr<c10d::Backend> owned_backend;  ///< until close()
+  c10d::Backend* backend = nullptr;  ///< null in a world of one; who is in a call may use it, see Calling
+  comm::ShmBackend* shm = nullptr;   ///< the same where it is this one
   int exceptions_at_birth = 0;
 
   std::mutex order;  ///< held while a call is numbered and lines up, so that both orders are the same

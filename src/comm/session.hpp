@@ -116,7 +116,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void set_backend(std::string name);
   std::string backend() const;
 
-  /// While one lives, its thread may be in a call that nobody else knows of: the backend stays.
+  /// While one lives that was made before the group was closed, as its thread finds out after that, its backend lives.
   class Calling {
    public:
     explicit Calling(Session& session) : session_(session) { session_.call_started(); }

@@ -1,9 +1,16 @@
 // Ranks that wait in calls that never meet: found although nobody compares planned calls, and long before the timeout.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
 #include <thread>
 
+#include "base/thread_sample.hpp"
 #include "comm/planned_calls.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/metrics.hpp"
@@ -140,6 +147,80 @@ TEST(StuckCalls, NobodyIsAccusedWhenARankIsSecondsLate) {
     EXPECT_EQ(mean(0.5, *group), 0.5);
     group->shutdown();
   }));
+}
+
+// A standard error that takes nothing more, until it is drained.
+class FullStderr {
+ public:
+  FullStderr() : saved_(::dup(STDERR_FILENO)) {
+    if (::pipe2(ends_, O_NONBLOCK) != 0) throw std::runtime_error("pipe");
+    const std::string block(4096, ' ');
+    while (::write(ends_[1], block.data(), block.size()) > 0) {
+    }
+    ::fcntl(ends_[1], F_SETFL, 0);
+    ::dup2(ends_[1], STDERR_FILENO);
+  }
+  ~FullStderr() {
+    ::dup2(saved_, STDERR_FILENO);
+    for (const int end : {ends_[0], ends_[1], saved_}) ::close(end);
+  }
+  FullStderr(const FullStderr&) = delete;
+  FullStderr& operator=(const FullStderr&) = delete;
+  void drain() {
+    std::array<char, 65536> bytes;
+    while (::read(ends_[0], bytes.data(), bytes.size()) > 0) {
+    }
+  }
+
+ private:
+  int saved_;
+  int ends_[2]{};
+};
+
+// The thread has made its call, whose line in the log it cannot write; meanwhile the group breaks and is given up.
+void expect_a_call_to_outlive_its_broken_group(const std::function<void(ProcessGroup&, at::Tensor&)>& call) {
+  ::setenv("DDP_LOG_SUBSYS", "coll", 1);
+  expect_success(observe_ranks(2, [&](const Environment& environment) {
+    const auto group = join(environment);
+    auto tensor = at::ones({64});
+    call(*group, tensor);
+    std::atomic<pid_t> caller{0};
+    FullStderr full;
+    std::thread thread([&] {
+      caller = ::gettid();
+      try {
+        call(*group, tensor);
+      } catch (const CommError&) {  // unless both ranks have entered it
+      }
+    });
+    const auto sleeps = [&] {
+      const auto sample = sample_thread({::getpid(), caller});
+      return sample && sample->state == 'S';
+    };
+    for (int seen = 0; seen < 20;) {
+      seen = caller != 0 && sleeps() ? seen + 1 : 0;
+      std::this_thread::sleep_for(1ms);
+    }
+    group->fail("given up");
+    group->shutdown();
+    std::atomic<bool> is_over{false};
+    std::thread drainer([&] {
+      while (!is_over) full.drain();
+    });
+    thread.join();
+    is_over = true;
+    drainer.join();
+  }));
+  ::unsetenv("DDP_LOG_SUBSYS");
+}
+
+TEST(StuckCalls, ThatAreBlockingOutliveTheirBrokenGroup) {
+  expect_a_call_to_outlive_its_broken_group([](ProcessGroup& group, at::Tensor& tensor) { group.all_reduce(tensor); });
+}
+
+TEST(StuckCalls, ThatAreNotWaitedForOutliveTheirBrokenGroup) {
+  expect_a_call_to_outlive_its_broken_group(
+      [](ProcessGroup& group, at::Tensor& tensor) { group.broadcast_async(tensor).wait(); });
 }
 
 }  // namespace

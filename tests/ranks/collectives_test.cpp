@@ -291,6 +291,10 @@ TEST(Collectives, WhatIsNotSupportedIsALogicErrorBeforeAnythingIsSent) {
     EXPECT_THROW(group->all_to_all(output, at::ones({3}), {.input = {1, 1}}), std::logic_error);
     EXPECT_THROW(group->send(output, group->rank()), std::logic_error);
     EXPECT_THROW(group->recv(output, 2), std::logic_error);
+    at::Tensor none, sparse = at::zeros({4}).to_sparse();
+    EXPECT_THROW(group->all_reduce(none), std::logic_error);
+    EXPECT_THROW(group->all_reduce(sparse), std::logic_error);
+    EXPECT_THROW(static_cast<void>(group->all_reduce_async(sparse)), std::logic_error);
     group->all_reduce(output);
     EXPECT_TRUE(at::equal(output, at::full({2}, 2.0)));
   });
