@@ -31,6 +31,9 @@ struct ProcessGroupOptions {
   std::string backend = "auto";
   /// Limit of each collective and of the start-up. Unset: DDP_TIMEOUT (seconds), else 30 minutes.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  /// A call that lasts as long is warned of, by one rank for all, with what every rank does; again whenever the time has
+  /// doubled. Zero: never. Unset: DDP_WARN_AFTER (seconds), else 60 s.
+  std::optional<std::chrono::milliseconds> warn_after = std::nullopt;
   /// Unset: Environment::from_variables().
   std::optional<Environment> environment = std::nullopt;
   /// Path of a file on a file system that all ranks share; empty: TCP at the environment's address.

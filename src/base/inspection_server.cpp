@@ -1,15 +1,11 @@
 #include "base/inspection_server.hpp"
 
 #include <poll.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
-#include <cstdint>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -39,23 +35,6 @@ void close_in_children() {
 
 [[noreturn]] void raise(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
 
-/// The program's handlers run on the program's threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
-    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
-  }
-  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
 bool may_ask(int client) {
   const auto user = user_of(client);
   return user && (*user == ::geteuid() || *user == 0);
@@ -81,56 +60,37 @@ void InspectionServer::Listener::open(const ProcessKey& name) {
   if (::listen(fd_, kBacklog) != 0) raise("listen");
 }
 
-InspectionServer::InspectionServer(Answer answer) noexcept : answer_(std::move(answer)), process_(::getpid()) {
+InspectionServer::InspectionServer(Answer answer) noexcept : answer_(std::move(answer)) {
   try {
-    stop_ = Descriptor(::eventfd(0, EFD_CLOEXEC));
-    if (stop_.get() < 0) raise("eventfd");
     listener_.open(own_process_key());
-    const BlockedSignals blocked;
-    thread_ = std::make_unique<std::thread>([this] { run(); });
+    thread_ = std::make_unique<ServiceThread>("ddp-inspect", [this](int stop) { run(stop); });
   } catch (const std::exception& error) {
     trouble_ = error.what();
     listener_.close();  // or who asks would wait in vain
   }
 }
 
-InspectionServer::~InspectionServer() {
-  if (!thread_) return;
-  if (!is_of_this_process()) {
-    // It stands for a thread of the parent: neither to be joined nor detached.
-    [[maybe_unused]] const auto* const kept = thread_.release();
-    return;
-  }
-  const std::uint64_t one = 1;
-  while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
-  thread_->join();
-}
-
-bool InspectionServer::is_of_this_process() const { return ::getpid() == process_; }
-
-void InspectionServer::run() noexcept {
-  ::pthread_setname_np(::pthread_self(), "ddp-inspect");
-  while (wait_for(listener_.get(), POLLIN, Clock::time_point::max(), stop_.get())) {
+void InspectionServer::run(int stop) const {
+  while (wait_for(listener_.get(), POLLIN, Clock::time_point::max(), stop)) {
     try {
-      answer_next();
+      answer_next(stop);
     } catch (const std::exception&) {
       continue;  // no memory for the answer: who asks hears nothing
     }
   }
 }
 
-void InspectionServer::answer_next() const {
+void InspectionServer::answer_next(int stop) const {
   const Descriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (client.get() >= 0) {
-    if (may_ask(client.get())) answer(client.get());
+    if (may_ask(client.get())) answer(client.get(), stop);
   } else if (errno != EAGAIN && errno != EINTR) {
-    wait_for(-1, 0, Clock::now() + kShortage, stop_.get());
+    wait_for(-1, 0, Clock::now() + kShortage, stop);
   }
 }
 
-void InspectionServer::answer(int client) const {
-  Conversation conversation(client, stop_.get());
+void InspectionServer::answer(int client, int stop) const {
+  Conversation conversation(client, stop);
   std::string question;
   if (conversation.receive_line(question, Clock::now() + kPatience) != Transfer::done) return;
   conversation.send(reply_to(question), Clock::now() + kPatience);

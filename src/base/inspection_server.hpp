@@ -2,16 +2,13 @@
 /// inspection_server.hpp: a thread that answers those who ask this process from outside what its job does
 /// (ddprun --inspect), whatever its other threads are stuck in.
 
-#include <sys/types.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
-#include "base/descriptor.hpp"
 #include "base/process_key.hpp"
+#include "base/service_thread.hpp"
 
 namespace ddp {
 
@@ -28,14 +25,14 @@ class InspectionServer {
 
   explicit InspectionServer(Answer answer) noexcept;
   /// Ends the thread: at once, or when the answer that it is at has returned.
-  ~InspectionServer();
+  ~InspectionServer() = default;
   InspectionServer(const InspectionServer&) = delete;
   InspectionServer& operator=(const InspectionServer&) = delete;
 
   /// Why nobody can ask; empty while it serves.
   const std::string& trouble() const { return trouble_; }
-  /// False in a child of fork().
-  bool is_of_this_process() const;
+  /// False in a child of fork(), and where it does not serve.
+  bool is_of_this_process() const { return thread_ && thread_->is_of_this_process(); }
 
  private:
   /// The socket, of which a process has one. A child of fork() closes its copy, which would keep the name taken
@@ -52,17 +49,15 @@ class InspectionServer {
     int fd_ = -1;
   };
 
-  void run() noexcept;
-  void answer_next() const;
-  void answer(int client) const;
+  void run(int stop) const;
+  void answer_next(int stop) const;
+  void answer(int client, int stop) const;
   std::string reply_to(const std::string& question) const;
 
   const Answer answer_;
-  const pid_t process_;
   std::string trouble_;
-  Descriptor stop_;
   Listener listener_;
-  std::unique_ptr<std::thread> thread_;
+  std::unique_ptr<ServiceThread> thread_;  // last: it uses what stands above
 };
 
 }  // namespace ddp

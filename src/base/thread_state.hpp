@@ -24,6 +24,11 @@ enum class Hindrance {
   ended,
 };
 
+/// It cannot go on until somebody outside of the program lets it.
+constexpr bool is_held(Hindrance hindrance) {
+  return hindrance == Hindrance::stopped || hindrance == Hindrance::frozen || hindrance == Hindrance::traced;
+}
+
 /// Shares are of the time looked at, 0 to 1.
 struct ThreadState {
   Hindrance hindrance = Hindrance::unknown;

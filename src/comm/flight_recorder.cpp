@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/phase.hpp"
+#include "base/thread_number.hpp"
 #include "comm/watch_frame.hpp"
 
 namespace ddp::comm {
@@ -98,6 +99,7 @@ std::int64_t FlightRecorder::step() const noexcept {
 
 void FlightRecorder::enter(Call& call, Start start) noexcept {
   static_assert(sizeof(Place) == 3 * 64);
+  caller_.store(own_thread_number(), std::memory_order_relaxed);
   if (call.peer < 0) call.number = ++entered_;
   call.step = step();
   call.ticket = tickets_++;
@@ -165,13 +167,27 @@ std::vector<Call> FlightRecorder::first_open(std::size_t before) const {
   return found;
 }
 
+std::optional<Call> FlightRecorder::oldest_open() const {
+  for (auto ticket = oldest(); ticket < tickets_; ++ticket) {
+    const auto& at = place(ticket);
+    if (at.version.load(std::memory_order_acquire) != 2 * ticket + 2 || at.ended.load() != 0) continue;
+    if (auto recorded = read(ticket); recorded && !recorded->ended) return std::move(recorded->call);
+  }
+  return std::nullopt;
+}
+
+std::optional<RecordedCall> FlightRecorder::call(std::uint64_t number) const {
+  for (auto& recorded : calls())
+    if (number > 0 && recorded.call.number == number) return std::move(recorded);
+  return std::nullopt;
+}
+
 std::optional<std::int64_t> FlightRecorder::step_of(std::uint64_t number) const {
   std::optional<std::int64_t> step;
   if (number == entered_ + 1) {
     step = this->step();
-  } else {
-    for (const auto& recorded : calls())
-      if (number > 0 && recorded.call.number == number) step = recorded.call.step;
+  } else if (const auto recorded = call(number)) {
+    step = recorded->call.step;
   }
   return step && *step >= 0 ? step : std::nullopt;
 }
@@ -199,6 +215,8 @@ std::string FlightRecorder::status() const {
   if (step >= 0 && (last == nullptr || last->call.step != step)) text += " in step " + std::to_string(step);
   if (const std::string phase = current_phase(); !phase.empty())
     text += ", in \"" + phase + "\" since " + seconds_since(phase_began());
+  else if (data_used_up())
+    text += ", after its last batch";
   return text;
 }
 

@@ -2,6 +2,8 @@
 /// flight_recorder.hpp: the last calls of this rank in a group: what, in which step and phase, when queued, started and
 /// ended. For errors, for the status line that other ranks ask for, for dumps.
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -45,11 +47,18 @@ class FlightRecorder {
   void complete(const Call& call) noexcept;
 
   std::uint64_t entered() const noexcept { return entered_; }
+  std::uint64_t last_completed() const noexcept { return last_completed_; }  ///< 0: none
+  /// The thread that has made the latest call; 0: there was none.
+  pid_t caller() const noexcept { return caller_.load(std::memory_order_relaxed); }
   /// Those that are still known, the oldest first.
   std::vector<RecordedCall> calls() const;
   /// The first call that has not ended, then up to `before` of those made before it, the latest first.
   /// Empty while no call is under way.
   std::vector<Call> first_open(std::size_t before) const;
+  /// The call or message that has been open for longest.
+  std::optional<Call> oldest_open() const;
+  /// What this rank called under `number`, if that is known still.
+  std::optional<RecordedCall> call(std::uint64_t number) const;
   /// The step in which this rank entered call `number`, or will enter the next; unknown once it is long ago.
   std::optional<std::int64_t> step_of(std::uint64_t number) const;
   /// "last completed all_reduce #3 (64 floats) in step 2, now in barrier #4 in step 2 since 12.3 s"
@@ -73,7 +82,8 @@ class FlightRecorder {
   const std::unique_ptr<Place[]> places_;
   std::atomic<std::int64_t> step_{-1};
   std::atomic<std::uint64_t> tickets_{0}, entered_{0};
-  std::atomic<std::uint64_t> last_completed_{0};  // number of the latest; 0: none
+  std::atomic<std::uint64_t> last_completed_{0};  // number of the latest
+  std::atomic<pid_t> caller_{0};
 };
 
 }  // namespace ddp::comm

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "base/cores.hpp"
@@ -34,18 +35,30 @@ void require_sensible(const Environment& environment, const std::string& store_f
                       "set MASTER_ADDR and MASTER_PORT, or use a store file");
 }
 
-std::chrono::milliseconds timeout_of(const ProcessGroupOptions& options) {
-  if (options.timeout) return *options.timeout;
-  const char* text = std::getenv("DDP_TIMEOUT");
-  if (text == nullptr || *text == '\0') return std::chrono::minutes(30);
+/// What the variable says in seconds; none where it is not set.
+std::optional<std::chrono::milliseconds> seconds_in(const char* variable, double least, const char* remedy) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return std::nullopt;
   double seconds = 0;
   const auto* const end = text + std::string_view(text).size();
   const auto result = std::from_chars(text, end, seconds);
   constexpr double kYear = 365.0 * 24 * 3600;
-  if (result.ec != std::errc() || result.ptr != end || !(seconds > 0) || seconds > kYear)
-    throw ConfigError({}, kPart, "DDP_TIMEOUT=" + std::string(text) + " is no number of seconds",
-                      "set it to a positive number, 1800 for half an hour");
+  if (result.ec != std::errc() || result.ptr != end || !(seconds >= least) || seconds > kYear)
+    throw ConfigError({}, kPart, std::string(variable) + '=' + text + " is no number of seconds", remedy);
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::chrono::milliseconds timeout_of(const ProcessGroupOptions& options) {
+  if (options.timeout) return *options.timeout;
+  constexpr double millisecond = 1e-3;
+  return seconds_in("DDP_TIMEOUT", millisecond, "set it to a positive number, 1800 for half an hour")
+      .value_or(std::chrono::minutes(30));
+}
+
+std::chrono::milliseconds warn_after_of(const ProcessGroupOptions& options) {
+  if (options.warn_after) return *options.warn_after;
+  return seconds_in("DDP_WARN_AFTER", 0, "set it to 60 for a minute, or to 0 for no warnings")
+      .value_or(std::chrono::seconds(60));
 }
 
 // Ranks on one host share its cores: LibTorch's default would give each rank all of them.
@@ -100,6 +113,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   impl->environment = options.environment ? *options.environment : Environment::from_variables();
   require_sensible(impl->environment, options.store_file);
   impl->timeout = timeout_of(options);
+  const auto warn_after = warn_after_of(options);
   impl->wanted_backend = comm::choose_backend(options.backend, impl->environment);
   impl->device = comm::take_device(impl->wanted_backend, impl->environment);  // before anything can touch another one
   introduce(impl->environment, {});
@@ -108,6 +122,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
     impl->session = comm::Session::alone(impl->environment);
   } else {
     impl->session = comm::Session::join(impl->environment, {options.store_file, impl->wanted_backend}, impl->timeout);
+    impl->session->set_warn_after(warn_after);
     comm::remember(impl->session);
     introduce(impl->environment, impl->session->arrivals()[static_cast<std::size_t>(impl->environment.rank)].host);
     impl->connect(kPart);

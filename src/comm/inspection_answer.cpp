@@ -13,14 +13,9 @@ namespace {
 
 constexpr std::size_t kMostGroups = 16;  // of which each takes a thread while it is asked
 
-const Arrival& own_arrival(const Session& session) {
-  const auto place = std::find(session.ranks().begin(), session.ranks().end(), session.origin().rank);
-  return session.arrivals()[static_cast<std::size_t>(place - session.ranks().begin())];
-}
-
 bool is_rank_of(const ProcessKey& process, const Session& session) {
   if (process.pid_namespace != own_process_key().pid_namespace) return false;
-  const auto& host = own_arrival(session).host;
+  const auto& host = session.own_arrival().host;
   return std::any_of(session.arrivals().begin(), session.arrivals().end(),
                      [&](const Arrival& one) { return one.host == host && one.pid == process.pid; });
 }
@@ -49,7 +44,7 @@ std::string group_line(Session& session) {
 }
 
 std::string rank_lines(const Session& session, const std::vector<std::string>& statuses) {
-  const auto& host = own_arrival(session).host;
+  const auto& host = session.own_arrival().host;
   std::string text;
   for (std::size_t i = 0; i < statuses.size(); ++i) {
     const auto& arrival = session.arrivals()[i];
@@ -70,7 +65,7 @@ std::string inspection_answer(const std::vector<std::shared_ptr<Session>>& sessi
   const auto concerns = [&](const auto& session) { return !about || is_rank_of(*about, *session); };
   if (std::none_of(sessions.begin(), sessions.end(), concerns)) return {};
   const auto& self = *sessions.front();
-  const auto& arrival = own_arrival(self);
+  const auto& arrival = self.own_arrival();
   const auto process = ::getpid();
   auto text = "rank " + std::to_string(self.origin().rank) + " of " + std::to_string(self.origin().world_size) +
               ", process " + std::to_string(arrival.pid) + " on " + arrival.host + ", whose main thread " +

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,21 @@ struct MadeCall {
   std::string text = {};  ///< for people
 };
 
+/// What ask_all() wants to know of every rank.
+struct Question {
+  enum class Kind : std::uint8_t {
+    status,  ///< its status line
+    report,  ///< WatchEvents::report
+  };
+  Kind kind = Kind::status;
+  std::uint64_t call = 0;  ///< which the asker waits in
+  /// Not 0: one rank of the group is to ask in this turn for all that wait; others are refused, for reports for good,
+  /// else until that rank has not asked for kTurn. A later call, or a higher turn at the same one, is a turn of its own.
+  std::uint32_t turn = 0;
+
+  static constexpr std::chrono::seconds kTurn{8};
+};
+
 /// Threads: all callbacks come from the link's own thread, perhaps before the constructor and never
 /// after the destructor has returned.
 /// They return soon (the link hears nothing meanwhile) and do not throw (std::terminate).
@@ -44,6 +60,8 @@ struct WatchEvents {
   std::function<void(int rank, std::uint64_t last_call)> on_left = {};
   /// One line of at most 4 KiB: what this rank did last.
   std::function<std::string()> status = {};
+  /// At most 16 KiB: what this rank does while others wait in `call`. May take half a second.
+  std::function<std::string(std::uint64_t call)> report = {};
 };
 
 /// Threads: all calls from any thread.
@@ -96,9 +114,11 @@ class WatchLink {
   /// the hub has told the others (an echo: has decided), within 1 s.
   /// Threads: takes no lock and no memory, so it serves a std::terminate handler too.
   void report(Failure::Kind kind, std::string_view text) noexcept;
-  /// Every rank's status line; for a rank that does not answer in time, an empty string.
-  /// Lines come from the links' own threads: a rank whose main thread is stuck answers too.
-  std::vector<std::string> ask_all(std::chrono::milliseconds limit);
+  /// Every rank's answer; for a rank that gives none in time, an empty string. None where it is another rank's turn.
+  /// Answers come from the links' own threads: a rank whose main thread is stuck answers too.
+  std::optional<std::vector<std::string>> ask_all(const Question& question, std::chrono::milliseconds limit);
+  /// Their status lines.
+  std::vector<std::string> ask_all(std::chrono::milliseconds limit) { return ask_all(Question{}, limit).value(); }
   /// This rank waits in `calls[0]`; the others are those that it made just before, the latest first, at
   /// most 8 in all. Where all ranks wait and their calls of one number are of different kinds,
   /// everybody hears of a mismatch. Returns at once; the latest call of this function counts.

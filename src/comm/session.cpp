@@ -10,9 +10,12 @@
 #include <optional>
 #include <thread>
 
+#include "base/phase.hpp"
+#include "comm/own_report.hpp"
 #include "comm/quiet.hpp"
 #include "comm/store.hpp"
 #include "comm/text_of.hpp"
+#include "comm/watch_mismatch.hpp"
 #include "ddp/log.hpp"
 
 namespace ddp::comm {
@@ -110,6 +113,7 @@ std::shared_ptr<Session> Session::part(const std::vector<int>& ranks, c10::intru
   std::shared_ptr<Session> session(new Session(origin_, std::move(in_world)));
   for (const int rank : ranks) session->arrivals_.push_back(arrivals_[static_cast<std::size_t>(rank)]);
   session->store_ = std::move(store);
+  session->set_warn_after(warn_after());
   const std::lock_guard lock(parts_mutex_);
   std::erase_if(parts_, [](const auto& part) { return part.expired(); });
   parts_.push_back(session);
@@ -148,6 +152,7 @@ void Session::open_link(const Environment& environment, const Arrival& rank_0, s
     health_.peer_left(ranks_[static_cast<std::size_t>(rank)], last_call);
   };
   events.status = [this] { return recorder_.status(); };
+  events.report = [this](std::uint64_t call) { return encode_report(own_report(recorder_, call)); };
   link_ = std::make_unique<WatchLink>(options, std::move(events));
 }
 
@@ -219,8 +224,9 @@ void Session::tell_wait() {
   if (open.empty() || !link_ || told_wait_.exchange(open[0].number) == open[0].number) return;
   std::vector<MadeCall> calls;
   for (const auto& call : open) {
-    const auto* const caller =
-        call.meeting == Meeting::plan ? ", made by the wrapped model" : ", called by the program";
+    const auto* const caller = call.meeting == Meeting::plan ? watch::kByModel
+                               : data_used_up()              ? watch::kByProgramAfterItsData
+                                                             : watch::kByProgram;
     calls.push_back({call.number, call.kind(), call.description() + caller});
   }
   link_->waits_in(std::move(calls));
@@ -245,8 +251,15 @@ void Session::fail(std::string_view text) noexcept {
   for (const auto& part : parts()) part->fail(text);
 }
 
-std::vector<std::string> Session::statuses() {
-  return link_ ? link_->ask_all(kStatusLimit) : std::vector<std::string>{recorder_.status()};
+std::optional<std::vector<std::string>> Session::ask(const Question& question, std::chrono::milliseconds limit) {
+  return link_ ? link_->ask_all(question, limit) : std::vector<std::string>{recorder_.status()};
+}
+
+std::vector<std::string> Session::statuses() { return ask({}, kStatusLimit).value(); }
+
+const Arrival& Session::own_arrival() const {
+  const auto place = std::find(ranks_.begin(), ranks_.end(), origin_.rank);
+  return arrivals_[static_cast<std::size_t>(place - ranks_.begin())];
 }
 
 std::string Session::every_status() {

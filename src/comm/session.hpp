@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
   /// Of the group's ranks, in their order.
   const std::vector<Arrival>& arrivals() const { return arrivals_; }
+  const Arrival& own_arrival() const;
   /// The group's ranks in the world, in their order. Errors name these.
   const std::vector<int>& ranks() const { return ranks_; }
 
@@ -64,10 +66,17 @@ class Session : public std::enable_shared_from_this<Session> {
   [[noreturn]] void break_and_raise(Breakage breakage, std::string_view part);
   /// This rank has failed: breaks the group here and everywhere.
   void fail(std::string_view text) noexcept;
+  /// Every rank's answer, in the group's order; empty for one that gives none in time. None where it is another
+  /// rank's turn.
+  std::optional<std::vector<std::string>> ask(const Question& question, std::chrono::milliseconds limit);
   /// What each rank did last; empty for one that does not reply within a second.
   std::vector<std::string> statuses();
   /// The same as text, one line a rank, "no answer" for one that does not reply.
   std::string every_status();
+
+  /// After so long in one call the watchdog says whom it waits for; zero: never.
+  void set_warn_after(std::chrono::milliseconds time) { warn_after_ = time; }
+  std::chrono::milliseconds warn_after() const { return warn_after_; }
 
   /// Waits for a call as Health::wait does. A long wait is told to rank 0's watch, which knows when all
   /// ranks wait in calls that never meet.
@@ -175,6 +184,7 @@ class Session : public std::enable_shared_from_this<Session> {
   mutable std::mutex backend_mutex_;
   std::string backend_;
   std::shared_ptr<Progress> progress_;
+  std::atomic<std::chrono::milliseconds> warn_after_{std::chrono::milliseconds(0)};
   std::atomic<int> pending_{0};
   std::atomic<bool> waits_idle_{false};      // somebody does, and is to be woken
   std::atomic<std::uint64_t> told_wait_{0};  // the first open call when the watch was told

@@ -5,11 +5,15 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/inspection_server.hpp"
+#include "base/thread_stack.hpp"
 #include "comm/inspection_answer.hpp"
 #include "comm/text_of.hpp"
+#include "comm/watchdog.hpp"
 #include "ddp/log.hpp"
 
 namespace ddp::comm {
@@ -20,12 +24,18 @@ struct Parked {
   std::shared_ptr<Session> session;
 };
 
+// Threads that look after the sessions.
+struct Attendants {
+  std::unique_ptr<InspectionServer> inspection;
+  std::unique_ptr<Watchdog> watchdog;
+};
+
 // Never destroyed: exit handlers and static destructors come in an order that nobody chooses.
 struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<Session>> sessions;
   std::vector<Parked> parked;
-  std::unique_ptr<InspectionServer> inspection;  // while there are sessions
+  Attendants attendants;  // while there are sessions
   Origin latest;
   std::atomic<bool> exiting{false};
   std::terminate_handler previous = nullptr;
@@ -49,6 +59,22 @@ std::unique_ptr<InspectionServer> inspection() {
   if (!server->trouble().empty())
     log::detail(log::Subsystem::init, "ddprun --inspect cannot ask this process: {}", server->trouble());
   return server;
+}
+
+std::unique_ptr<Watchdog> watchdog() {
+  try {
+    return std::make_unique<Watchdog>(current);
+  } catch (const std::system_error& error) {
+    log::detail(log::Subsystem::init, "nobody looks after calls that last: {}", error.what());
+    return nullptr;
+  }
+}
+
+// Under the registry's lock.
+void attend(Attendants& attendants) {
+  auto& [server, dog] = attendants;
+  if (!server || !server->is_of_this_process()) server = inspection();
+  if (!dog || !dog->is_of_this_process()) dog = watchdog();
 }
 
 [[noreturn]] void on_terminate() {
@@ -89,26 +115,27 @@ constexpr std::string_view kOrphanText = "an exception destroyed its process gro
 void remember(const std::shared_ptr<Session>& session) {
   auto& all = registry();
   std::call_once(all.installed, [&] {
+    prepare_thread_stacks();
     all.previous = std::set_terminate(on_terminate);
     std::atexit(on_exit);
   });
   const std::lock_guard lock(all.mutex);
   all.sessions.push_back(session);
   all.latest = session->origin();
-  if (!all.inspection || !all.inspection->is_of_this_process()) all.inspection = inspection();
+  attend(all.attendants);
 }
 
 void forget_ended() {
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;  // destroyed after the lock is released
-  std::unique_ptr<InspectionServer> unused;     // the same, for it takes the lock
+  Attendants unused;                            // the same, for they take the lock
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.sessions, [&](const auto& session) {
     const bool over = session->has_left() && session->wait_for_others(std::chrono::milliseconds(0));
     if (over) ended.push_back(session);
     return over;
   });
-  if (all.sessions.empty()) unused.swap(all.inspection);
+  if (all.sessions.empty()) std::swap(unused, all.attendants);
 }
 
 void fail_all(std::string_view text) noexcept {
@@ -134,10 +161,10 @@ void leave_all() noexcept {
     session->wait_for_others(session->health().breakage() ? kBrokenFarewell : kFarewell);
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;
-  std::unique_ptr<InspectionServer> unused;
+  Attendants unused;
   const std::lock_guard lock(all.mutex);
   ended.swap(all.sessions);
-  unused.swap(all.inspection);
+  std::swap(unused, all.attendants);
 }
 
 void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session) {

@@ -80,7 +80,7 @@ std::optional<Frame> FrameReader::next() {
   const std::uint32_t length = head.u32();
   const std::uint8_t type = head.u8();
   const bool known =
-      type >= static_cast<std::uint8_t>(FrameType::welcome) && type <= static_cast<std::uint8_t>(FrameType::closing);
+      type >= static_cast<std::uint8_t>(FrameType::welcome) && type <= static_cast<std::uint8_t>(FrameType::refused);
   if (length > kMaxBody || !known) {
     broken_ = true;
     buffer_.clear();

@@ -16,6 +16,7 @@ namespace ddp::comm::watch {
 
 inline constexpr std::size_t kMaxText = 64 * 1024;      ///< a failure's text; longer ones are cut with a mark
 inline constexpr std::size_t kMaxStatus = 4 * 1024;     ///< a status line
+inline constexpr std::size_t kMaxReport = 16 * 1024;    ///< of one rank
 inline constexpr std::size_t kMaxBody = kMaxText + 64;  ///< any frame
 inline constexpr std::size_t kMaxToken = 512;           ///< the token of a hello
 inline constexpr std::size_t kMaxName = 256;            ///< "host:pid" of a hello
@@ -26,14 +27,15 @@ enum class FrameType : std::uint8_t {
   report,       ///< link: kind (1), text
   goodbye,      ///< link: last call (8)
   received,     ///< hub: type (1) of the report or goodbye that it has dealt with
-  ask,          ///< link: id (4), limit in ms (4)
-  question,     ///< hub: what is your status?
-  status,       ///< link: text
+  ask,          ///< link: id (4), limit in ms (4), kind (1), call (8), turn (4)
+  question,     ///< hub: kind (1), call (8)
+  status,       ///< link: kind (1), text
   waiting,      ///< link: the calls that it waits in, see watch_mismatch.hpp
   answer,       ///< hub: id (4), rank (4), text
   failure,      ///< hub: rank (4), kind (1), text
   left,         ///< hub: rank (4), last call (8)
   closing,      ///< hub: closes in order
+  refused,      ///< hub: id (4); another rank asks
 };
 
 /// Appends numbers and text to a body.

@@ -1,5 +1,6 @@
 #include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -69,7 +70,7 @@ struct WatchHub::Impl final : ServerEvents {
       : options(checked(o)),
         server({.world_size = o.world_size, .loopback_only = o.loopback_only, .hello_limit = o.hello_limit}, *this),
         verdict(o.echo_wait),
-        questions(o.world_size),
+        questions{WatchQuestions(o.world_size), WatchQuestions(o.world_size)},
         waits(names_of(o)),
         members(static_cast<std::size_t>(o.world_size)) {
     const BlockedSignals blocked;
@@ -81,7 +82,7 @@ struct WatchHub::Impl final : ServerEvents {
     while (!stop) {
       server.step(cause ? Clock::time_point::max() : verdict.due().value_or(Clock::time_point::max()));
       announce_cause(Clock::now());
-      questions.expire(Clock::now());
+      for (auto& open : questions) open.expire(Clock::now());
     }
     closing = true;
     announce_cause(Clock::time_point::max());
@@ -124,12 +125,13 @@ struct WatchHub::Impl final : ServerEvents {
         return take_report(rank, body);
       case FrameType::goodbye:
         return take_goodbye(rank, body.u64());
-      case FrameType::ask: {
-        const std::uint32_t id = body.u32();
-        return ask(rank, id, Clock::now() + std::chrono::milliseconds(body.u32()));
+      case FrameType::ask:
+        return take_ask(rank, body);
+      case FrameType::status: {
+        const auto kind = body.u8();
+        if (kind < questions.size()) answer(rank, questions[kind], bounded_text(body.rest(), kMaxReport));
+        return;
       }
-      case FrameType::status:
-        return answer(rank, bounded_text(frame.body, kMaxStatus));
       case FrameType::waiting:
         return take_waits(rank, frame.body);
       default:
@@ -138,7 +140,7 @@ struct WatchHub::Impl final : ServerEvents {
   }
 
   void gone(int rank, const std::string& reason) override {
-    answer(rank, {});
+    for (auto& open : questions) answer(rank, open, {});
     Member& member = of(rank);
     if (closing || member.state != State::here) return;
     member.state = State::lost;
@@ -195,19 +197,31 @@ struct WatchHub::Impl final : ServerEvents {
     server.flush();
   }
 
-  void ask(int asker, std::uint32_t id, Clock::time_point deadline) {
+  void take_ask(int rank, BodyReader& body) {
+    const WatchQuestions::Asker asker{rank, body.u32()};
+    const auto deadline = Clock::now() + std::chrono::milliseconds(body.u32());
+    const auto kind = body.u8();
+    if (!body.ok() || kind >= questions.size()) return;
+    const auto call = body.u64();
+    const Question question{static_cast<Question::Kind>(kind), call, body.u32()};
+    if (turns.take(rank, question, Clock::now())) return ask(asker, question, deadline);
+    server.send(rank, encode_frame(FrameType::refused, BodyWriter().u32(asker.id).bytes()));
+  }
+
+  void ask(WatchQuestions::Asker asker, const Question& question, Clock::time_point deadline) {
+    const auto kind = static_cast<std::uint8_t>(question.kind);
     for (int about = 0; about < options.world_size; ++about) {
-      if (about == asker) continue;  // it answers itself
+      if (about == asker.rank) continue;  // it answers itself
       if (of(about).state != State::here) {
-        send_answer({asker, id}, about, {});
-      } else if (questions.add({asker, id}, about, deadline)) {
-        server.send(about, encode_frame(FrameType::question));
+        send_answer(asker, about, {});
+      } else if (questions[kind].add(asker, about, deadline)) {
+        server.send(about, encode_frame(FrameType::question, BodyWriter().u8(kind).u64(question.call).bytes()));
       }
     }
   }
 
-  void answer(int about, const std::string& text) {
-    for (const auto& asker : questions.settle(about)) send_answer(asker, about, text);
+  void answer(int about, WatchQuestions& open, const std::string& text) {
+    for (const auto& asker : open.settle(about)) send_answer(asker, about, text);
   }
 
   void send_answer(WatchQuestions::Asker asker, int about, const std::string& text) {
@@ -227,7 +241,8 @@ struct WatchHub::Impl final : ServerEvents {
   const Options options;
   WatchServer server;
   Verdict verdict;
-  WatchQuestions questions;
+  std::array<WatchQuestions, 2> questions;  // of each kind
+  WatchTurns turns;
   Waits waits;
   std::vector<Member> members;
   std::optional<Failure> cause;

@@ -31,7 +31,9 @@ constexpr std::chrono::milliseconds kHandOverLimit{1000};  // report() and leave
 struct Ask {
   std::uint32_t id;
   std::uint32_t limit_ms;
+  Question question;
   bool sent = false;
+  bool refused = false;
   std::size_t open;  ///< ranks that have not answered
   std::vector<std::string> lines;
   std::vector<bool> answered;
@@ -89,19 +91,20 @@ struct WatchLink::Impl {
   }
 
   void take_asks() {
-    std::vector<std::uint32_t> fresh;
+    std::vector<std::pair<std::uint32_t, Question>> fresh;
     {
       const std::lock_guard lock(asks_mutex);
       for (Ask& ask : asks) {
         if (std::exchange(ask.sent, true)) continue;
-        fresh.push_back(ask.id);
-        queue(FrameType::ask, BodyWriter().u32(ask.id).u32(ask.limit_ms).bytes());
+        fresh.emplace_back(ask.id, ask.question);
+        const auto& [kind, call, turn] = ask.question;
+        BodyWriter body;
+        body.u32(ask.id).u32(ask.limit_ms).u8(static_cast<std::uint8_t>(kind)).u64(call).u32(turn);
+        queue(FrameType::ask, body.bytes());
       }
     }
-    if (!fresh.empty()) {
-      const std::string line = own_status();
-      for (std::uint32_t id : fresh) take_answer(id, rank, line);
-    }
+    if (!fresh.empty()) flush();  // the others answer meanwhile
+    for (const auto& [id, question] : fresh) take_answer(id, rank, own_answer(question.kind, question.call));
     if (!connected) end_asks();
   }
 
@@ -160,13 +163,18 @@ struct WatchLink::Impl {
         if (events.on_left) events.on_left(who, body.u64());
         return;
       }
-      case FrameType::question:
-        return queue(FrameType::status, own_status());
+      case FrameType::question: {
+        const auto kind = body.u8();
+        const auto text = own_answer(static_cast<Question::Kind>(kind), body.u64());
+        return queue(FrameType::status, BodyWriter().u8(kind).text(text).bytes());
+      }
       case FrameType::answer: {
         const std::uint32_t id = body.u32();
         const int who = static_cast<int>(body.u32());
         return take_answer(id, who, body.rest());
       }
+      case FrameType::refused:
+        return take_refusal(body.u32());
       case FrameType::received:
         return (static_cast<FrameType>(body.u8()) == FrameType::report ? reported : farewell).ring();
       case FrameType::closing:
@@ -198,7 +206,10 @@ struct WatchLink::Impl {
     end_asks();
   }
 
-  std::string own_status() { return events.status ? bounded_text(events.status(), kMaxStatus) : std::string(); }
+  std::string own_answer(Question::Kind kind, std::uint64_t call) {
+    if (kind == Question::Kind::report) return events.report ? bounded_text(events.report(call), kMaxReport) : "";
+    return events.status ? bounded_text(events.status(), kMaxStatus) : "";
+  }
 
   void take_answer(std::uint32_t id, int about, std::string_view line) {
     const std::lock_guard lock(asks_mutex);
@@ -209,6 +220,16 @@ struct WatchLink::Impl {
       ask.lines[index] = line;
       if (--ask.open == 0) asks_changed.notify_all();
     }
+  }
+
+  void take_refusal(std::uint32_t id) {
+    const std::lock_guard lock(asks_mutex);
+    for (Ask& ask : asks) {
+      if (ask.id != id) continue;
+      ask.refused = true;
+      ask.open = 0;
+    }
+    asks_changed.notify_all();
   }
 
   /// Nobody will answer any more.
@@ -287,7 +308,7 @@ void WatchLink::report(Failure::Kind kind, std::string_view text) noexcept {
   static_cast<void>(link.reported.wait(deadline));
 }
 
-std::vector<std::string> WatchLink::ask_all(std::chrono::milliseconds limit) {
+std::optional<std::vector<std::string>> WatchLink::ask_all(const Question& question, std::chrono::milliseconds limit) {
   Impl& link = *impl_;
   if (link.on_own_thread()) throw std::logic_error("WatchLink::ask_all() was called from a callback");
   const auto ranks = static_cast<std::size_t>(link.world_size);
@@ -295,13 +316,15 @@ std::vector<std::string> WatchLink::ask_all(std::chrono::milliseconds limit) {
   std::unique_lock lock(link.asks_mutex);
   link.asks.push_back({.id = ++link.next_ask,
                        .limit_ms = static_cast<std::uint32_t>(wire_limit),
+                       .question = question,
                        .open = ranks,
                        .lines = std::vector<std::string>(ranks),
                        .answered = std::vector<bool>(ranks, false)});
   const auto ask = std::prev(link.asks.end());
   link.wake.ring();
   link.asks_changed.wait_for(lock, limit, [&] { return ask->open == 0; });
-  std::vector<std::string> lines = std::move(ask->lines);
+  std::optional<std::vector<std::string>> lines;
+  if (!ask->refused) lines = std::move(ask->lines);
   link.asks.erase(ask);
   return lines;
 }

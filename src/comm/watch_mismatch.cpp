@@ -14,6 +14,28 @@ const MadeCall* find(const std::vector<MadeCall>& calls, std::uint64_t number) {
   return found == calls.end() ? nullptr : &*found;
 }
 
+using Camps = std::vector<std::pair<std::string, std::string>>;  // text of a call, and " 0, 2"
+
+std::string named(const std::string& ranks) { return (ranks.find(',') == std::string::npos ? "rank" : "ranks") + ranks; }
+
+/// Where some ranks are in the wrapped model and others are not, these have had fewer batches, or only rank 0 does
+/// something.
+std::string likely_reason(const Camps& camps) {
+  std::string outside;
+  bool in_model = false, after_data = false;
+  for (const auto& [call, ranks] : camps) {
+    const bool is_planned = call.find(kByModel) != std::string::npos;
+    in_model = in_model || is_planned;
+    after_data = after_data || call.find(kByProgramAfterItsData) != std::string::npos;
+    if (!is_planned) outside += (outside.empty() ? "" : ",") + ranks;
+  }
+  if (!in_model || outside.empty()) return {};
+  const auto* const reason = outside == " 0" && !after_data
+                                 ? " has made a call under an `if (rank == 0)`, or has had fewer batches"
+                                 : " had fewer batches and left the loop earlier";
+  return ": probably " + named(outside) + reason;
+}
+
 }  // namespace
 
 std::string encode_calls(const std::vector<MadeCall>& calls) {
@@ -47,7 +69,7 @@ std::optional<std::string> Waits::mismatch() const {
     if (calls.empty()) return std::nullopt;
     first = std::min(first, calls[0].number);
   }
-  std::vector<std::pair<std::string, std::string>> camps;  // text and ranks
+  Camps camps;
   bool differ = false;
   for (std::size_t rank = 0; rank < calls_.size(); ++rank) {
     const auto* const call = find(calls_[rank], first);
@@ -63,9 +85,9 @@ std::optional<std::string> Waits::mismatch() const {
       camp->second += ", " + name;
   }
   if (!differ) return std::nullopt;
-  std::string text = "the ranks wait in different calls, which never meet";
+  auto text = "the ranks wait in different calls, which never meet" + likely_reason(camps);
   for (const auto& [call, ranks] : camps)
-    text += (ranks.find(',') == std::string::npos ? "\n  rank" : "\n  ranks") + ranks + ": " + call;
+    text += "\n  " + named(ranks) + ": " + call;
   return text;
 }
 

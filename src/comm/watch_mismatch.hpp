@@ -16,6 +16,11 @@ namespace ddp::comm::watch {
 inline constexpr std::size_t kMaxCalls = 8;       ///< of one rank
 inline constexpr std::size_t kMaxCallText = 256;  ///< of a kind or a text
 
+/// How a call's text ends.
+inline constexpr const char* kByModel = ", made by the wrapped model";
+inline constexpr const char* kByProgram = ", called by the program";
+inline constexpr const char* kByProgramAfterItsData = ", called by the program after its last batch";
+
 /// The body of a frame `waiting`: for each call its number (8), two lengths (2, 2), kind, text.
 std::string encode_calls(const std::vector<MadeCall>& calls);
 /// None when the body is not of this form.

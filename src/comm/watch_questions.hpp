@@ -1,10 +1,13 @@
 #pragma once
-/// watch_questions.hpp: who has asked for everybody's status, and who has not answered yet.
+/// watch_questions.hpp: who has asked everybody, who has not answered yet, and whose turn it is to ask.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
+#include "comm/peer_watch.hpp"
 #include "comm/watch_socket.hpp"
 
 namespace ddp::comm::watch {
@@ -52,6 +55,30 @@ class WatchQuestions {
   };
   std::vector<bool> asked_;
   std::vector<Entry> waiting_;
+};
+
+/// Of the ranks that wait in one call, one asks for all.
+class WatchTurns {
+ public:
+  /// Whether `rank` may ask.
+  bool take(int rank, const Question& question, Clock::time_point now) {
+    if (question.turn == 0) return true;
+    auto& last = last_[static_cast<std::size_t>(question.kind)];
+    const auto wanted = std::tuple(question.call, question.turn), given = std::tuple(last.call, last.turn);
+    if (wanted < given || (wanted == given && last.rank != rank && now < last.until)) return false;
+    const bool is_said_once = question.kind == Question::Kind::report;
+    last = {question.call, question.turn, rank, is_said_once ? Clock::time_point::max() : now + Question::kTurn};
+    return true;
+  }
+
+ private:
+  struct Turn {
+    std::uint64_t call = 0;
+    std::uint32_t turn = 0;
+    int rank = -1;
+    Clock::time_point until{};
+  };
+  std::array<Turn, 2> last_;  // of each kind
 };
 
 }  // namespace ddp::comm::watch

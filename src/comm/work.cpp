@@ -1,5 +1,6 @@
 #include "ddp/work.hpp"
 
+#include "comm/hang_report.hpp"
 #include "comm/text_of.hpp"
 #include "comm/work_state.hpp"
 
@@ -107,7 +108,7 @@ void Work::State::give_up(const std::exception_ptr& error, std::chrono::millisec
     if (departure) session_->break_and_raise(*departure, part);
     session_->break_and_raise({Breakage::Kind::peer_unknown, -1, comm::text_of(error)}, part);
   }
-  auto text = "timed out after " + comm::in_seconds(limit) + session_->every_status();
+  auto text = "timed out after " + comm::in_seconds(limit) + ": " + comm::hang_report(*session_, call_).value().text();
   session_->break_and_raise({Breakage::Kind::timed_out, session_->origin().rank, std::move(text)}, part);
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/phase.hpp"
+
 namespace ddp {
 
 BatchFeed::BatchFeed(DistributedSampler sampler, const torch::data::FullDataLoaderOptions& options,
@@ -23,6 +25,7 @@ void BatchFeed::begin() {
   handed_out_ = 0;
   received_ = 0;
   step_ = sampler_.position() / batch_size_;
+  mark_data_used_up(false);
 }
 
 std::optional<std::vector<std::size_t>> BatchFeed::next() {
@@ -38,9 +41,13 @@ void BatchFeed::received() {
   received_ += count;
   ++step_;
   sampler_.mark_received(count);
+  mark_data_used_up(false);
 }
 
-void BatchFeed::end() { sampler_.end_pass(); }
+void BatchFeed::end() {
+  sampler_.end_pass();
+  mark_data_used_up(true);
+}
 
 std::size_t BatchFeed::batches() const noexcept {
   const auto whole = sampler_.size() / batch_size_;

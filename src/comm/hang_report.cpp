@@ -1,0 +1,42 @@
+#include "comm/hang_report.hpp"
+
+namespace ddp::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A rank looks at its own thread for a tenth of a second and waits a fifth for its stack; the rest is for names of
+// functions and for a busy machine.
+constexpr milliseconds kReportLimit{2000};
+constexpr milliseconds kLook{20};
+
+}  // namespace
+
+std::string HangReport::text() const { return verdict.text + "; " + verdict.remedy + lines; }
+
+HangRank seen_from_here(const Session& session, std::size_t place) {
+  const auto& arrival = session.arrivals()[place];
+  HangRank rank;
+  rank.rank = session.ranks()[place];
+  rank.process = "process " + std::to_string(arrival.pid) + " on " + arrival.host;
+  if (arrival.host != session.own_arrival().host) return rank;
+  const auto process = static_cast<pid_t>(arrival.pid);
+  rank.main_seen = hindrance_of({process, process}, kLook);
+  return rank;
+}
+
+std::optional<HangReport> hang_report(Session& session, const Call& call, std::uint32_t turn) {
+  const auto answers = session.ask({Question::Kind::report, call.number, turn}, kReportLimit);
+  if (!answers) return std::nullopt;
+  HangCase hang{call.number, call.peer, call.meeting == Meeting::plan, call.step, {}};
+  for (std::size_t place = 0; place < answers->size(); ++place) {
+    auto report = decode_report((*answers)[place]);
+    if (!report)
+      hang.ranks.push_back(seen_from_here(session, place));
+    else
+      hang.ranks.push_back({session.ranks()[place], std::move(report), {}, {}});
+  }
+  return HangReport{judge_hang(hang), rank_lines(hang.ranks)};
+}
+
+}  // namespace ddp::comm

@@ -1,0 +1,62 @@
+#include "comm/own_report.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/phase.hpp"
+#include "base/thread_stack.hpp"
+
+namespace ddp::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr StackLimits kStack{.frames = 16, .time = milliseconds(200)};
+
+milliseconds since(Clock::time_point time) { return std::chrono::duration_cast<milliseconds>(Clock::now() - time); }
+
+/// The one whose work the others wait for: of the phase, else of the latest call, else the main one.
+pid_t training_thread(const FlightRecorder& recorder) {
+  const auto process = ::getpid();
+  for (const auto thread : {*current_phase() != '\0' ? phase_thread() : 0, recorder.caller()})
+    if (thread != 0 && sample_thread({process, thread})) return thread;
+  return process;
+}
+
+bool waits_in_message(const FlightRecorder& recorder) {
+  const auto calls = recorder.calls();
+  return std::any_of(calls.begin(), calls.end(), [](const auto& one) { return one.call.number == 0 && !one.ended; });
+}
+
+void look_at_thread(RankReport& report, pid_t thread) {
+  const auto state = hindrance_of({::getpid(), thread});  // before the stack, for which the thread is interrupted
+  report.hindrance = state.hindrance;
+  report.thread = described(state);
+  auto stack = stack_of(thread, kStack);
+  report.stack = std::move(stack.frames);
+  if (report.stack.empty()) report.stack.push_back("(no stack: " + stack.missing + ")");
+}
+
+}  // namespace
+
+RankReport own_report(const FlightRecorder& recorder, std::uint64_t number) {
+  RankReport report;
+  report.status = recorder.status();
+  report.entered = recorder.entered();
+  report.step = recorder.step();
+  report.phase = current_phase();
+  if (!report.phase.empty()) report.in_phase = since(phase_began());
+  report.data_used_up = data_used_up();
+  if (const auto made = recorder.call(number)) {
+    report.call = MadeCall{number, made->call.kind(), made->call.description()};
+    report.in_call = since(made->call.queued);
+    report.call_is_planned = made->call.meeting == Meeting::plan;
+  }
+  const bool takes_part = number > 0 ? report.entered >= number : waits_in_message(recorder);
+  if (!takes_part) look_at_thread(report, training_thread(recorder));
+  return report;
+}
+
+}  // namespace ddp::comm
