@@ -11,9 +11,7 @@ thread_local pid_t number = 0;
 void forget() { number = 0; }
 
 // The thread that forks is another one in the child.
-void forget_in_children() {
-  [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, forget);
-}
+void forget_in_children() { [[maybe_unused]] static const int registered = ::pthread_atfork(nullptr, nullptr, forget); }
 
 }  // namespace
 

@@ -43,13 +43,31 @@ std::string in_step(const RankReport& report) {
   return report.step < 0 ? "" : " in step " + std::to_string(report.step);
 }
 
-Doing doing_of(const HangRank& rank, const HangCase& hang) {
+std::string briefly(Hindrance hindrance) {
+  switch (hindrance) {
+    case Hindrance::running:
+      return "computes";
+    case Hindrance::starved:
+      return "waits for a core";
+    case Hindrance::disk_wait:
+      return "waits for a disk";
+    case Hindrance::major_faults:
+      return "reads its memory back from a disk";
+    default:
+      return "sleeps";
+  }
+}
+
+/// Brief where several ranks are to share a phrase.
+Doing doing_of(const HangRank& rank, const HangCase& hang, bool is_brief) {
   if (!rank.report) return doing_of_silent(rank);
   const auto& report = *rank.report;
-  const auto thread = report.thread.empty() ? "" : ", its thread " + report.thread;
+  const auto thread =
+      report.thread.empty() ? "" : ", its thread " + (is_brief ? briefly(report.hindrance) : report.thread);
   if (!report.elsewhere.empty()) return {HangKind::other_group, "waits " + report.elsewhere};
   if (report.phase == kLoading)
-    return {HangKind::loading_data, "is loading data" + in_step(report) + " since " + seconds(report.in_phase) + thread};
+    return {HangKind::loading_data,
+            "is loading data" + in_step(report) + " since " + seconds(report.in_phase) + thread};
   if (hang.call > 0 && report.entered == 0)
     return {HangKind::no_call_yet, "has made no call in this group yet" + thread};
   if (report.data_used_up && report.phase.empty())
@@ -109,7 +127,8 @@ struct Phrases {
     constexpr std::size_t most = 4;
     std::string joined;
     for (std::size_t i = 0; i < std::min(all.size(), most); ++i)
-      joined += (i == 0 ? "" : "; ") + named(all[i].second) + (all[i].second.size() == 1 ? " " : " each ") + all[i].first;
+      joined +=
+          (i == 0 ? "" : "; ") + named(all[i].second) + (all[i].second.size() == 1 ? " " : " each ") + all[i].first;
     if (all.size() > most) joined += "; and so on, see below";
     return joined;
   }
@@ -132,14 +151,14 @@ HangVerdict of_absent(const HangCase& hang, const std::vector<const HangRank*>& 
   Phrases phrases;
   bool is_first = true;
   for (const auto* rank : absent) {
-    const auto doing = doing_of(*rank, hang);
+    const auto doing = doing_of(*rank, hang, absent.size() > 1);
     if (is_first || doing.kind < verdict.kind) verdict.kind = doing.kind;  // the kinds are in this order
     is_first = false;
     verdict.ranks.push_back(rank->rank);
     phrases.add(rank->rank, doing.text);
   }
   verdict.text = phrases.text();
-  if (is_one_ranks_call(hang, absent) && verdict.kind > HangKind::other_group) {
+  if (is_one_ranks_call(hang, absent) && verdict.kind > HangKind::silent) {
     verdict.kind = HangKind::one_rank_call;
     verdict.text = "only one rank has made this call; " + verdict.text;
   }
@@ -169,7 +188,9 @@ HangVerdict of_present(const HangCase& hang) {
             {latest},
             named({latest}) + " has come to it only " + seconds(last) + " ago",
             remedy_for(HangKind::slow)};
-  return {HangKind::in_transfer, {}, "all ranks have made the call, but it does not end",
+  return {HangKind::in_transfer,
+          {},
+          "all ranks have made the call, but it does not end",
           remedy_for(HangKind::in_transfer)};
 }
 

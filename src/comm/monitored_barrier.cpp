@@ -98,7 +98,8 @@ void ProcessGroup::monitored_barrier(const CallOptions& options) {
                                  call.name());
       for (int& other : seen.missing) other = session->ranks()[static_cast<std::size_t>(other)];
       auto text = (seen.missing.size() == 1 ? "rank " : "ranks ") + comm::listed(seen.missing) +
-                  " did not come within " + comm::in_seconds(limit) + ": " + comm::hang_report(*session, call).value().text();
+                  " did not come within " + comm::in_seconds(limit) + ": " +
+                  comm::hang_report(*session, call).value().text();
       session->break_and_raise({Breakage::Kind::timed_out, origin().rank, std::move(text)}, call.name());
     }
   }

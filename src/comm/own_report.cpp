@@ -30,12 +30,22 @@ bool waits_in_message(const FlightRecorder& recorder) {
   return std::any_of(calls.begin(), calls.end(), [](const auto& one) { return one.call.number == 0 && !one.ended; });
 }
 
+/// What is called before main() or before a thread's function is of no use to anybody.
+void end_at_the_program(std::vector<std::string>& stack) {
+  const auto begin = std::find_if(stack.begin(), stack.end(), [](const auto& frame) {
+    return frame.starts_with("main in ") || frame.starts_with("start_thread in ");
+  });
+  if (begin == stack.end()) return;
+  stack.erase(begin->starts_with("main") ? begin + 1 : begin, stack.end());
+}
+
 void look_at_thread(RankReport& report, pid_t thread) {
   const auto state = hindrance_of({::getpid(), thread});  // before the stack, for which the thread is interrupted
   report.hindrance = state.hindrance;
   report.thread = described(state);
   auto stack = stack_of(thread, kStack);
   report.stack = std::move(stack.frames);
+  end_at_the_program(report.stack);
   if (report.stack.empty()) report.stack.push_back("(no stack: " + stack.missing + ")");
 }
 

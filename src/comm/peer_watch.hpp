@@ -43,7 +43,8 @@ struct Question {
   Kind kind = Kind::status;
   std::uint64_t call = 0;  ///< which the asker waits in
   /// Not 0: one rank of the group is to ask in this turn for all that wait; others are refused, for reports for good,
-  /// else until that rank has not asked for kTurn. A later call, or a higher turn at the same one, is a turn of its own.
+  /// else until that rank has not asked for kTurn. A later call, or a higher turn at the same one, is a turn of its
+  /// own.
   std::uint32_t turn = 0;
 
   static constexpr std::chrono::seconds kTurn{8};

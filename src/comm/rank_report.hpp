@@ -22,12 +22,12 @@ struct RankReport {
   bool data_used_up = false;  ///< its loop over data has ended
   /// What it has called under the number that was asked for, if that is known still.
   std::optional<MadeCall> call;
-  std::chrono::milliseconds in_call{0};     ///< since it has made that one
-  bool call_is_planned = false;             ///< the wrapped model's, not the program's
-  std::string elsewhere;                    ///< "in barrier #2 of the group of ranks 0, 2"; empty: in no other call
+  std::chrono::milliseconds in_call{0};      ///< since it has made that one
+  bool call_is_planned = false;              ///< the wrapped model's, not the program's
+  std::string elsewhere;                     ///< "in barrier #2 of the group of ranks 0, 2"; empty: in no other call
   Hindrance hindrance = Hindrance::unknown;  ///< of its thread; it has looked only where it has not made the call
-  std::string thread;                       ///< "sleeps (read)"
-  std::vector<std::string> stack;           ///< of that thread, innermost first
+  std::string thread;                        ///< "sleeps (read)"
+  std::vector<std::string> stack;            ///< of that thread, innermost first
 };
 
 std::string encode_report(const RankReport& report);

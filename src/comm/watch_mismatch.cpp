@@ -16,7 +16,9 @@ const MadeCall* find(const std::vector<MadeCall>& calls, std::uint64_t number) {
 
 using Camps = std::vector<std::pair<std::string, std::string>>;  // text of a call, and " 0, 2"
 
-std::string named(const std::string& ranks) { return (ranks.find(',') == std::string::npos ? "rank" : "ranks") + ranks; }
+std::string named(const std::string& ranks) {
+  return (ranks.find(',') == std::string::npos ? "rank" : "ranks") + ranks;
+}
 
 /// Where some ranks are in the wrapped model and others are not, these have had fewer batches, or only rank 0 does
 /// something.
@@ -86,8 +88,7 @@ std::optional<std::string> Waits::mismatch() const {
   }
   if (!differ) return std::nullopt;
   auto text = "the ranks wait in different calls, which never meet" + likely_reason(camps);
-  for (const auto& [call, ranks] : camps)
-    text += "\n  " + named(ranks) + ": " + call;
+  for (const auto& [call, ranks] : camps) text += "\n  " + named(ranks) + ": " + call;
   return text;
 }
 
