@@ -70,9 +70,9 @@ void expect_a_loop_of_unequal_length_is_named(int world, const std::string& trai
           train(model, *group, group->rank() == 1 ? 3 : 4);
           mean(0.5, *group);
         },
-        {"\n  " + trainers + ": all_reduce #", "\"bucket 1 of 1", " doubles) in step 3, made by the wrapped model",
-         "\n  rank 1: all_reduce #", " \"mean\" (1 double) in step 3, called by the program",
-         "make the same calls on all ranks"});
+        {": probably rank 1 had fewer batches and left the loop earlier", "\n  " + trainers + ": all_reduce #",
+         "\"bucket 1 of 1", " doubles) in step 3, made by the wrapped model", "\n  rank 1: all_reduce #",
+         " \"mean\" (1 double) in step 3, called by the program", "make the same calls on all ranks"});
     EXPECT_THROW(group->barrier(), CallMismatchError) << "the group cannot go on";
   }));
 }
@@ -83,6 +83,20 @@ TEST(StuckCalls, ABackwardAgainstAMeanAfterTheLoopIsNamedOnBothRanks) {
 
 TEST(StuckCalls, ABackwardOfSeveralRanksAgainstAMeanIsNamedOnAll) {
   expect_a_loop_of_unequal_length_is_named(3, "ranks 0, 2");
+}
+
+TEST(StuckCalls, AMeanOfRankZeroAloneIsSuspectedUnderACondition) {
+  expect_success(observe_ranks(3, [](const Environment& environment) {
+    const auto group = join(environment);
+    DistributedDataParallel model(Perceptron(), group);
+    expect_mismatch(
+        [&] {
+          train(model, *group, 2);
+          if (group->rank() == 0) mean(0.5, *group);
+          train(model, *group, 1);
+        },
+        {": probably rank 0 has made a call under an `if (rank == 0)`, or has had fewer batches"});
+  }));
 }
 
 TEST(StuckCalls, ABroadcastOfBuffersAgainstABarrierIsNamed) {

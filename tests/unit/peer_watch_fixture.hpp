@@ -61,7 +61,8 @@ class RecordedLink {
                   left_[rank] = last_call;
                   changed_.notify_all();
                 },
-            .status = std::move(status)};
+            .status = std::move(status),
+            .report = [](std::uint64_t call) { return "report about " + std::to_string(call); }};
   }
 
   std::mutex mutex_;

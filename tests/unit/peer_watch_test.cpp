@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "comm/watch_questions.hpp"
 #include "ddp/error.hpp"
 #include "peer_watch_fixture.hpp"
 
@@ -178,6 +179,54 @@ TEST(PeerWatch, ARankThatDoesNotAnswerInTimeGivesAnEmptyLine) {
   EXPECT_EQ(world[0]->ask_all(50ms), (Lines{"line 0", "line 1", ""}));
   release.set_value();
   EXPECT_EQ(world[0]->ask_all(kLimit), (Lines{"line 0", "line 1", "late"}));
+}
+
+TEST(PeerWatch, AReportIsAskedForTheCallThatTheAskerWaitsIn) {
+  World world(3, 2);
+  const auto about_7 = world[1]->ask_all({Question::Kind::report, 7, 0}, kLimit);
+  EXPECT_EQ(about_7, (Lines{"report about 7", "report about 7", ""}));
+}
+
+TEST(PeerWatch, LinesAndReportsThatAreAskedForAtOnceAreNotMixedUp) {
+  World world(3);
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 6; ++i) {
+    askers.emplace_back([&, i] {
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        if (i % 2 == 0)
+          EXPECT_EQ(world[i % 3]->ask_all(kLimit), (Lines{"line 0", "line 1", "line 2"}));
+        else
+          EXPECT_EQ(world[i % 3]->ask_all({Question::Kind::report, 3, 0}, kLimit).value().at(2), "report about 3");
+      }
+    });
+  }
+  for (auto& asker : askers) asker.join();
+}
+
+TEST(PeerWatch, OneOfTheRanksThatWaitAsksForAllInATurn) {
+  World world(3);
+  EXPECT_TRUE(world[1]->ask_all({Question::Kind::report, 7, 1}, kLimit));
+  EXPECT_FALSE(world[2]->ask_all({Question::Kind::report, 7, 1}, kLimit));
+  EXPECT_TRUE(world[2]->ask_all({Question::Kind::report, 7, 0}, kLimit)) << "without a turn everybody may";
+  EXPECT_TRUE(world[1]->ask_all({Question::Kind::report, 7, 1}, kLimit)) << "whose turn it is may again";
+  EXPECT_TRUE(world[2]->ask_all({Question::Kind::status, 7, 1}, kLimit)) << "lines have turns of their own";
+  EXPECT_TRUE(world[2]->ask_all({Question::Kind::report, 7, 2}, kLimit)) << "the next turn is anybody's";
+  EXPECT_FALSE(world[1]->ask_all({Question::Kind::report, 7, 1}, kLimit)) << "that one is over";
+  EXPECT_TRUE(world[0]->ask_all({Question::Kind::report, 8, 1}, kLimit)) << "so is the next call";
+  EXPECT_FALSE(world[1]->ask_all({Question::Kind::report, 7, 3}, kLimit)) << "that one is over";
+}
+
+TEST(WatchTurns, PassOnWhereTheirRankHasFallenSilent) {
+  watch::WatchTurns turns;
+  const auto now = std::chrono::steady_clock::now();
+  const Question lines{Question::Kind::status, 7, 1}, reports{Question::Kind::report, 7, 1};
+  EXPECT_TRUE(turns.take(1, lines, now));
+  EXPECT_FALSE(turns.take(2, lines, now + Question::kTurn - 1ms));
+  EXPECT_TRUE(turns.take(1, lines, now + 1s));
+  EXPECT_FALSE(turns.take(2, lines, now + Question::kTurn)) << "it has asked since";
+  EXPECT_TRUE(turns.take(2, lines, now + 1s + Question::kTurn));
+  EXPECT_TRUE(turns.take(1, reports, now));
+  EXPECT_FALSE(turns.take(2, reports, now + 1000 * Question::kTurn)) << "a report is made once";
 }
 
 TEST(PeerWatch, LongTextsAreCutWithAMark) {

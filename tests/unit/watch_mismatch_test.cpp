@@ -35,6 +35,25 @@ TEST(Waits, DifferentKindsUnderOneNumberAreAMismatchThatNamesAll) {
             "  rank 10: mean #5");
 }
 
+TEST(Waits, ThoseOutsideOfTheModelProbablyHadFewerBatches) {
+  const auto in_model = [](std::uint64_t number) {
+    return MadeCall{number, "plan", std::string("bucket") + watch::kByModel};
+  };
+  const MadeCall outside{5, "signatures", std::string("mean") + watch::kByProgram};
+  const MadeCall after{5, "signatures", std::string("mean") + watch::kByProgramAfterItsData};
+  const auto reason = [](const std::vector<std::vector<MadeCall>>& calls) {
+    const auto text = waits_of(calls).mismatch().value();
+    return text.substr(0, text.find('\n'));
+  };
+  const std::string begin = "the ranks wait in different calls, which never meet: probably ";
+  EXPECT_EQ(reason({{in_model(5)}, {outside}}), begin + "rank 10 had fewer batches and left the loop earlier");
+  EXPECT_EQ(reason({{in_model(5)}, {outside}, {after}, {in_model(5)}}),
+            begin + "ranks 10, 20 had fewer batches and left the loop earlier");
+  EXPECT_EQ(reason({{outside}, {in_model(5)}, {in_model(5)}}),
+            begin + "rank 0 has made a call under an `if (rank == 0)`, or has had fewer batches");
+  EXPECT_EQ(reason({{after}, {in_model(5)}}), begin + "rank 0 had fewer batches and left the loop earlier");
+}
+
 TEST(Waits, OneKindIsNoMismatchHoweverLongAllWait) {
   EXPECT_EQ(waits_of({{planned(5)}, {planned(5)}}).mismatch(), std::nullopt);
 }
