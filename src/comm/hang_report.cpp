@@ -1,5 +1,8 @@
 #include "comm/hang_report.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 namespace ddp::comm {
 namespace {
 
@@ -13,6 +16,11 @@ constexpr milliseconds kLook{20};
 }  // namespace
 
 std::string HangReport::text() const { return verdict.text + "; " + verdict.remedy + lines; }
+
+bool asked_over_nobody(const Session& session, const std::vector<std::string>& answers) {
+  if (session.ranks().front() == session.origin().rank || answers.size() < 3) return false;
+  return std::count(answers.begin(), answers.end(), std::string()) + 1 == std::ssize(answers);
+}
 
 HangRank seen_from_here(const Session& session, std::size_t place) {
   const auto& arrival = session.arrivals()[place];
@@ -29,12 +37,15 @@ std::optional<HangReport> hang_report(Session& session, const Call& call, std::u
   const auto answers = session.ask({Question::Kind::report, call.number, turn}, kReportLimit);
   if (!answers) return std::nullopt;
   HangCase hang{call.number, call.peer, call.meeting == Meeting::plan, call.step, {}};
+  const bool is_rank_0_silent = asked_over_nobody(session, *answers);
   for (std::size_t place = 0; place < answers->size(); ++place) {
-    auto report = decode_report((*answers)[place]);
-    if (!report)
-      hang.ranks.push_back(seen_from_here(session, place));
+    const auto rank = session.ranks()[place];
+    if (auto report = decode_report((*answers)[place]))
+      hang.ranks.push_back({.rank = rank, .report = std::move(report)});
+    else if (place > 0 && is_rank_0_silent)
+      hang.ranks.push_back({.rank = rank, .is_unasked = true});
     else
-      hang.ranks.push_back({session.ranks()[place], std::move(report), {}, {}});
+      hang.ranks.push_back(seen_from_here(session, place));
   }
   return HangReport{judge_hang(hang), rank_lines(hang.ranks)};
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/hang_verdict.hpp"
 #include "comm/session.hpp"
@@ -21,6 +22,9 @@ struct HangReport {
 /// Asks all ranks what they do while this one waits in `call`; takes two seconds at most. None where it is another
 /// rank's turn (see Question::turn).
 std::optional<HangReport> hang_report(Session& session, const Call& call, std::uint32_t turn = 0);
+
+/// Nobody but this rank has answered, so that the group's rank 0, over which all are asked, is the silent one.
+bool asked_over_nobody(const Session& session, const std::vector<std::string>& answers);
 
 /// The rank at that place in the group, which gives no answer.
 HangRank seen_from_here(const Session& session, std::size_t place);

@@ -68,14 +68,14 @@ Doing doing_of(const HangRank& rank, const HangCase& hang, bool is_brief) {
   if (report.phase == kLoading)
     return {HangKind::loading_data,
             "is loading data" + in_step(report) + " since " + seconds(report.in_phase) + thread};
-  if (hang.call > 0 && report.entered == 0)
-    return {HangKind::no_call_yet, "has made no call in this group yet" + thread};
   if (report.data_used_up && report.phase.empty())
     return {HangKind::left_loop, "has had its last batch and left its loop" + thread};
-  const auto kind = is_at_work(report.hindrance) ? HangKind::slow : HangKind::own_code;
-  if (!report.phase.empty())
-    return {kind, "is in \"" + report.phase + '"' + in_step(report) + " since " + seconds(report.in_phase) + thread};
-  return {kind, "is in code of its own" + in_step(report) + thread};
+  const auto where = report.phase.empty()
+                         ? "is in code of its own" + in_step(report)
+                         : "is in \"" + report.phase + '"' + in_step(report) + " since " + seconds(report.in_phase);
+  if (hang.call > 0 && report.entered == 0)
+    return {HangKind::no_call_yet, "has made no call in this group yet and " + where + thread};
+  return {is_at_work(report.hindrance) ? HangKind::slow : HangKind::own_code, where + thread};
 }
 
 std::string remedy_for(HangKind kind) {
@@ -135,7 +135,7 @@ struct Phrases {
 };
 
 bool is_absent(const HangRank& rank, const HangCase& hang) {
-  if (!rank.report) return true;
+  if (!rank.report) return !rank.is_unasked;
   return hang.call == 0 ? rank.rank == hang.peer : rank.report->entered < hang.call;
 }
 
@@ -173,7 +173,7 @@ HangVerdict of_present(const HangCase& hang) {
   bool differ = false;
   const std::string* kind = nullptr;
   for (const auto& rank : hang.ranks) {
-    if (!rank.report->call) continue;  // long ago
+    if (!rank.report || !rank.report->call) continue;  // unknown, or long ago
     const auto& call = *rank.report->call;
     calls.add(rank.rank, "in " + call.text);
     differ = differ || (kind != nullptr && *kind != call.kind);
@@ -207,6 +207,10 @@ std::string rank_lines(const std::vector<HangRank>& ranks) {
   std::string text;
   for (const auto& rank : ranks) {
     text += "\n  rank " + std::to_string(rank.rank) + ": ";
+    if (rank.is_unasked) {
+      text += "cannot be asked while rank 0 is silent";
+      continue;
+    }
     if (!rank.report) {
       const auto doing = doing_of_silent(rank).text;
       text += doing.substr(doing.find("no answer"));

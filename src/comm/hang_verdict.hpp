@@ -28,9 +28,10 @@ enum class HangKind : std::uint8_t {
 /// A rank, as others see it.
 struct HangRank {
   int rank = -1;
-  std::optional<RankReport> report;      ///< none: it has not answered
-  std::optional<ThreadState> main_seen;  ///< of one without an answer: its main thread, where the asker can see it
-  std::string process;                   ///< "process 4711 on node7"
+  std::optional<RankReport> report = {};      ///< none: it has not answered
+  bool is_unasked = false;                    ///< the question has not reached it, for rank 0 is silent
+  std::optional<ThreadState> main_seen = {};  ///< of one without an answer: its main thread, where the asker can see it
+  std::string process = {};                   ///< "process 4711 on node7"
 };
 
 struct HangCase {

@@ -30,16 +30,15 @@ void say(const Call& call, const std::string& text) {
   log::all.warn("{} has lasted {}: {}", call.name(), in_seconds(age_of(call)), text);
 }
 
-/// Those that have not answered and should have. Where nobody has, that is rank 0, over which all are asked.
+/// Those that have not answered and should have.
 std::set<int> silent_places(Session& session, const std::vector<std::string>& answers) {
+  if (asked_over_nobody(session, answers)) return {0};
   std::set<int> silent;
   for (std::size_t place = 0; place < answers.size(); ++place) {
     const auto rank = session.ranks()[place];
     if (rank == session.origin().rank || !answers[place].empty()) continue;
     if (!session.health().departure(rank)) silent.insert(static_cast<int>(place));
   }
-  const auto others = answers.size() - 1;
-  if (silent.size() == others && others > 1 && silent.contains(0)) return {0};
   return silent;
 }
 

@@ -20,7 +20,7 @@ HangRank waiting(int rank, std::chrono::milliseconds since = 60s) {
   report.step = 2;
   report.call = MadeCall{5, "plan all_reduce 64 floats", "all_reduce #5 (64 floats) in step 2"};
   report.in_call = since;
-  return {rank, report, {}, {}};
+  return {.rank = rank, .report = report};
 }
 
 /// It has made four calls and does something else.
@@ -31,11 +31,11 @@ HangRank absent(int rank, Hindrance hindrance = Hindrance::sleeping, const std::
   report.step = 2;
   report.hindrance = hindrance;
   report.thread = thread;
-  return {rank, report, {}, {}};
+  return {.rank = rank, .report = report};
 }
 
 HangRank silent(int rank, std::optional<Hindrance> seen) {
-  HangRank one{rank, {}, {}, "process 4711 on node7"};
+  HangRank one{.rank = rank, .process = "process 4711 on node7"};
   if (seen) one.main_seen.emplace().hindrance = *seen;
   return one;
 }
@@ -117,6 +117,13 @@ TEST(HangVerdict, SaysOfASilentRankWhatTheKernelSays) {
   expect(judge_hang(hang({waiting(0), silent(1, Hindrance::traced)})), HangKind::stopped, {1}, "gives no answer");
   expect(judge_hang(hang({waiting(0), silent(1, {})})), HangKind::silent, {1},
          "rank 1 gives no answer (process 4711 on node7)");
+}
+
+TEST(HangVerdict, DoesNotAccuseThoseThatCouldNotBeAsked) {
+  const HangRank unasked{.rank = 2, .is_unasked = true};
+  expect(judge_hang(hang({silent(0, Hindrance::stopped), waiting(1), unasked})), HangKind::stopped, {0},
+         "rank 0 gives");
+  EXPECT_EQ(rank_lines({unasked}), "\n  rank 2: cannot be asked while rank 0 is silent");
 }
 
 TEST(HangVerdict, PutsTheSurestKindFirstAndNamesAll) {
