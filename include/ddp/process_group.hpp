@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,8 +32,8 @@ struct ProcessGroupOptions {
   std::string backend = "auto";
   /// Limit of each collective and of the start-up. Unset: DDP_TIMEOUT (seconds), else 30 minutes.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
-  /// A call that lasts as long is warned of, by one rank for all, with what every rank does; again whenever the time has
-  /// doubled. Zero: never. Unset: DDP_WARN_AFTER (seconds), else 60 s.
+  /// A call that lasts as long is warned of, by one rank for all, with what every rank does; again whenever the time
+  /// has doubled. Zero: never. Unset: DDP_WARN_AFTER (seconds), else 60 s.
   std::optional<std::chrono::milliseconds> warn_after = std::nullopt;
   /// Unset: Environment::from_variables().
   std::optional<Environment> environment = std::nullopt;
@@ -138,6 +139,12 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// Collective. The same over the store, some milliseconds slower: a TimeoutError's first line names
   /// every rank that has not come.
   void monitored_barrier(const CallOptions& options = {});
+
+  /// Collective. Rank 0 runs `work`, with which all are done when this returns. The others wait outside of the
+  /// backend: instead of the group's timeout that of the options counts, which rank 0 does not end. In `work` a
+  /// collective of this group is a std::logic_error. What `work` throws comes out of it on rank 0, and as a
+  /// PeerLostError with its text on the others; the group can go on then.
+  void rank0_section(const std::function<void()>& work, const CallOptions& options = {});
 
   /// Collective, but for messages. Byte strings of any length, which may differ between the ranks.
   std::string broadcast_bytes(std::string bytes, int root = 0, const CallOptions& options = {});

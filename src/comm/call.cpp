@@ -42,7 +42,8 @@ std::string Call::kind() const {
     case Meeting::plan:
       return std::string("plan ") + name_of(signature.called()) + ' ' + amount();
     case Meeting::roll_call:
-      return "roll call";
+    case Meeting::alone:
+      return std::string("roll call ") + name_of(signature.called());
     case Meeting::signatures:
       break;
   }

@@ -14,6 +14,7 @@ enum class Meeting : std::uint8_t {
   signatures,  ///< they compare what they have called before anything is sent
   plan,        ///< they have agreed on it before
   roll_call,   ///< each looks in the store for the others
+  alone,       ///< the same, for what this rank does for all
 };
 
 /// Numbers count from 1 and agree between the ranks. A message between two ranks has number 0: the others do not count

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "base/thread_number.hpp"
 #include "comm/process_group_impl.hpp"
 #include "ddp/log.hpp"
 
@@ -13,9 +14,16 @@ void ProcessGroup::Impl::require_open(std::string_view operation) const {
   if (closed) throw std::logic_error(std::string(operation) + ": the process group has been shut down");
 }
 
+void ProcessGroup::Impl::require_all_ranks(std::string_view operation) const {
+  if (working_for_all != 0 && working_for_all == own_thread_number())
+    throw std::logic_error(std::string(operation) +
+                           ": inside rank0_section(), where only rank 0 is, it would never end");
+}
+
 void ProcessGroup::Impl::enter(comm::Call& call, comm::Start start) {
   auto& recorder = session->recorder();
   if (closed) require_open(comm::name_of(call.signature.called()));
+  require_all_ranks(comm::name_of(call.signature.called()));
   if (!session->health().is_clear()) {
     call.number = recorder.entered() + 1;
     call.step = recorder.step();

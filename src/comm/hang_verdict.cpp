@@ -136,7 +136,8 @@ struct Phrases {
 
 bool is_absent(const HangRank& rank, const HangCase& hang) {
   if (!rank.report) return !rank.is_unasked;
-  return hang.call == 0 ? rank.rank == hang.peer : rank.report->entered < hang.call;
+  if (hang.call == 0) return rank.rank == hang.peer;
+  return rank.report->entered < hang.call || rank.report->works_for_all;
 }
 
 /// The others have gone on to later steps, and one alone waits in a call of the program.

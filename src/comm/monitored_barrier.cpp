@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "comm/hang_report.hpp"
-#include "comm/process_group_impl.hpp"
-#include "comm/text_of.hpp"
+#include "comm/store_task.hpp"
 
 namespace ddp {
 
@@ -13,21 +12,15 @@ using comm::Breakage;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::milliseconds kShortestPause{1};
 constexpr std::chrono::milliseconds kLongestPause{20};  // not longer, for all wait for whoever looks last
 
 std::string key_of(std::uint64_t number, int rank) {
   return "barrier/" + std::to_string(number) + '/' + std::to_string(rank);
 }
 
-// Who has not come, kept up to date by a thread that may have to be left to itself in the store.
-struct Roll {
-  std::vector<int> missing;  // under the health's lock, as all that follows
-  bool is_over = false;
-  bool is_abandoned = false;
-  std::exception_ptr error;
+// Who has not come.
+struct Roll : comm::StoreTask {
+  std::vector<int> missing;
 };
 
 struct Numbers {
@@ -39,15 +32,14 @@ void call_the_roll(comm::Session& session, Roll& roll, Numbers numbers, int rank
   const auto& store = session.store();
   store->set(key_of(numbers.call, rank), std::vector<std::uint8_t>{1});
   auto missing = roll.missing;
-  auto pause = kShortestPause;
+  comm::StorePause pause(kLongestPause);
   for (bool go_on = true; go_on;) {
     std::erase_if(missing, [&](int other) { return store->check({key_of(numbers.call, other)}); });
     session.health().update([&] {
       roll.missing = missing;
       go_on = !missing.empty() && !roll.is_abandoned;
     });
-    if (go_on) std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    if (go_on) pause.sleep();
   }
   // All have come here, so nobody looks for the one before any more.
   if (missing.empty() && numbers.previous > 0) store->deleteKey(key_of(numbers.previous, rank));
@@ -57,18 +49,8 @@ std::shared_ptr<Roll> start_roll(const std::shared_ptr<comm::Session>& session, 
   auto roll = std::make_shared<Roll>();
   for (int i = 0; i < size; ++i)
     if (i != rank) roll->missing.push_back(i);
-  std::thread([session, roll, numbers, rank] {
-    std::exception_ptr error;
-    try {
-      call_the_roll(*session, *roll, numbers, rank);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    session->health().update([&] {
-      roll->error = error;
-      roll->is_over = true;
-    });
-  }).detach();
+  comm::start_on_store(session, roll,
+                       [session, numbers, rank](Roll& own) { call_the_roll(*session, own, numbers, rank); });
   return roll;
 }
 
@@ -84,18 +66,8 @@ void ProcessGroup::monitored_barrier(const CallOptions& options) {
   if (!impl_->is_alone()) {
     const auto limit = options.timeout.value_or(timeout());
     const auto roll = start_roll(session, numbers, rank(), size());
-    Roll seen;
-    session->wait(call.number, Clock::now() + limit, [&] {
-      seen = *roll;
-      return seen.is_over;
-    });
-    session->health().update([&] { roll->is_abandoned = true; });
-    if (!seen.is_over || seen.error) {
-      if (const auto obstacle = session->health().obstacle(call.number))
-        session->break_and_raise(*obstacle, call.name());
-      if (seen.error)
-        session->break_and_raise({Breakage::Kind::peer_unknown, -1, "lost the store: " + comm::text_of(seen.error)},
-                                 call.name());
+    auto seen = comm::wait_for_task(*session, *roll, call, limit);
+    if (!seen.is_over) {
       for (int& other : seen.missing) other = session->ranks()[static_cast<std::size_t>(other)];
       auto text = (seen.missing.size() == 1 ? "rank " : "ranks ") + comm::listed(seen.missing) +
                   " did not come within " + comm::in_seconds(limit) + ": " +

@@ -62,10 +62,11 @@ RankReport own_report(const FlightRecorder& recorder, std::uint64_t number) {
   if (const auto made = recorder.call(number)) {
     report.call = MadeCall{number, made->call.kind(), made->call.description()};
     report.in_call = since(made->call.queued);
+    report.works_for_all = made->call.meeting == Meeting::alone && !made->ended;
     report.call_is_planned = made->call.meeting == Meeting::plan;
   }
   const bool takes_part = number > 0 ? report.entered >= number : waits_in_message(recorder);
-  if (!takes_part) look_at_thread(report, training_thread(recorder));
+  if (!takes_part || report.works_for_all) look_at_thread(report, training_thread(recorder));
   return report;
 }
 

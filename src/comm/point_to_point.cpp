@@ -77,6 +77,7 @@ Work ProcessGroup::Impl::start_message(MessagePlan plan, const CallOptions& opti
   const comm::Session::Calling calling(*session);
   const std::lock_guard lock(message_order);
   require_open(plan.sends ? "send" : "recv");
+  require_all_ranks(plan.sends ? "send" : "recv");
   const auto me = session->origin().rank, peer = session->ranks()[static_cast<std::size_t>(plan.peer)];
   const auto index = (plan.sends ? sent : taken)[plan.peer]++;
   comm::Call call{plan.signature, options.label};

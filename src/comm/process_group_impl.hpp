@@ -62,6 +62,7 @@ struct ProcessGroup::Impl {
   std::shared_ptr<comm::CallLine> line = std::make_shared<comm::CallLine>();
   std::uint64_t last_roll_call = 0;  ///< under `order`: number of the last monitored barrier
   std::atomic<bool> closed{false};
+  std::atomic<pid_t> working_for_all{0};  ///< rank 0's thread in rank0_section()
 
   std::mutex message_order;                 ///< the same for messages
   std::map<int, std::int64_t> sent, taken;  ///< messages to and from each rank
@@ -80,6 +81,8 @@ struct ProcessGroup::Impl {
   void run_to_end(Plan plan, const CallOptions& options);
   /// Throws when the group is closed.
   void require_open(std::string_view operation) const;
+  /// Throws on the thread that is in rank0_section().
+  void require_all_ranks(std::string_view operation) const;
   /// Under `order`: numbers a call. Throws when the group is closed or broken, or a rank has left.
   void enter(comm::Call& call, comm::Start start = comm::Start::later);
   /// Collective. A barrier over shared memory for a caller that waits, without the ceremony that others need. False: it

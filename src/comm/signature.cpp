@@ -54,6 +54,8 @@ const char* name_of(Operation operation) {
       return "barrier";
     case Operation::monitored_barrier:
       return "monitored_barrier";
+    case Operation::rank0_section:
+      return "rank0_section";
     case Operation::broadcast_bytes:
       return "broadcast_bytes";
     case Operation::all_gather_bytes:

@@ -26,6 +26,7 @@ enum class Operation : std::int64_t {
   all_to_all,
   barrier,
   monitored_barrier,
+  rank0_section,
   broadcast_bytes,
   all_gather_bytes,
   gather_bytes,
