@@ -6,6 +6,7 @@
 #include "ddp/data_loader.hpp"
 #include "ddp/data_parallel_core.hpp"
 #include "ddp/distributed_data_parallel.hpp"
+#include "ddp/distributed_metric.hpp"
 #include "ddp/distributed_sampler.hpp"
 #include "ddp/environment.hpp"
 #include "ddp/error.hpp"

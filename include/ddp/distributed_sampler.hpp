@@ -23,6 +23,8 @@ struct DistributedSamplerOptions {
   /// Where the ranks do not divide the dataset: true leaves out the tail of the epoch's order, false
   /// fills up with samples from its front, as often as needed.
   bool drop_last = false;
+  /// false: for an evaluation, each sample once and none left out, so that ranks may have one sample less than others.
+  bool pad = true;
 };
 
 /// Where a sampler stands; what save() writes.
@@ -32,12 +34,14 @@ struct DistributedSamplerState {
   std::size_t position = 0;  ///< see DistributedSampler::position()
   std::size_t dataset_size = 0;
   int num_replicas = 1;
+  std::size_t offset = 0;  ///< elements of the epoch's order that were received before, by a run of other ranks
 };
 
 /// Sampler of a rank. Each epoch's order is a permutation of the dataset, seeded with seed + epoch, of which
 /// rank r of R takes elements r, r + R, r + 2R, ... Every rank has the same number of samples: one or more of
 /// them several times where a dataset is smaller than the ranks, and none where it is empty, or smaller than
-/// the ranks with drop_last.
+/// the ranks with drop_last. Without `pad` the first ranks may have one more.
+/// The epoch advances by itself with each pass that set_epoch() does not choose one for; a line on rank 0 says so.
 ///
 /// Lifetime: copies share epoch, seed and position, so that set_epoch() reaches the copy inside a loader;
 /// each copy iterates by itself.
@@ -51,8 +55,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// dataset_size or in any option but the rank.
   DistributedSampler(std::size_t dataset_size, ProcessGroup& group, const DistributedSamplerOptions& options = {});
 
-  /// Call it before each epoch with its number, the same on all ranks; else every epoch has the same order.
-  /// Takes effect when the next pass begins. A position that was restored for another epoch is forgotten.
+  /// Chooses the epoch of the next pass, the same on all ranks. A position that was restored for another epoch is
+  /// forgotten. Warns on rank 0 where that epoch has been passed: its order would be the same again.
   void set_epoch(std::size_t epoch);
 
   /// Begins a pass over this rank's samples: at the position that was restored, else at the start.
@@ -62,18 +66,20 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
   /// Seed, epoch and position under their names in `archive`. After load() the next pass goes on where the
-  /// saved one was. Errors: CheckpointError for a position inside an epoch of other ranks or another dataset.
+  /// saved one was: with another number of ranks, these share what is left of the epoch. After a whole pass the next
+  /// epoch is saved. Errors: CheckpointError for a position inside an epoch of another dataset.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
   DistributedSamplerState state() const;
   void restore(const DistributedSamplerState& state);
 
-  /// Dataset indices of this rank's samples, or of any rank's, in this epoch: [size()].
+  /// Dataset indices of this rank's samples, or of any rank's, in this epoch: [size_of(rank)].
   std::vector<std::size_t> indices() const;
   std::vector<std::size_t> indices_of(int rank) const;
 
-  /// Samples of a rank in an epoch.
+  /// Samples of this rank, or of any, in this epoch, or in what other ranks have left of it.
   std::size_t size() const noexcept;
+  std::size_t size_of(int rank) const noexcept;
   /// Samples of this rank that were received in the pass under way, 0 between passes: counted by the loop
   /// over make_data_loader()'s loader, else by next() (which a foreign loader's workers call ahead of the loop).
   std::size_t position() const noexcept;
@@ -83,6 +89,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   int rank() const noexcept;
   int num_replicas() const noexcept;
   bool drop_last() const noexcept;
+  bool pads() const noexcept;
 
   /// For loaders: reset() and next() in parts. Begins a pass and returns all its indices; then each batch
   /// that the loop receives is reported, and the end of the pass.

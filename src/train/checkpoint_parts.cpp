@@ -129,9 +129,10 @@ class SamplerPart : public Part {
 
   // A sampler of the same kind takes the state first, and refuses what does not fit.
   Commit stage(std::shared_ptr<InputArchive> archive) override {
-    DistributedSampler rehearsal(
-        sampler_.dataset_size(),
-        {.num_replicas = sampler_.num_replicas(), .rank = sampler_.rank(), .drop_last = sampler_.drop_last()});
+    DistributedSampler rehearsal(sampler_.dataset_size(), {.num_replicas = sampler_.num_replicas(),
+                                                           .rank = sampler_.rank(),
+                                                           .drop_last = sampler_.drop_last(),
+                                                           .pad = sampler_.pads()});
     rehearsal.load(*archive);
     return [this, saved = rehearsal.state()] { sampler_.restore(saved); };
   }

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "ddp/error.hpp"
+#include "ddp/log.hpp"
 #include "ddp/process_group.hpp"
 
 namespace ddp {
@@ -21,16 +23,24 @@ struct DistributedSampler::Shared {
   int rank = 0;
   bool shuffle = true;
   bool drop_last = false;
+  bool pad = true;
   Origin origin;
 
   std::uint64_t seed = 0;
   std::size_t epoch = 0;
+  std::size_t offset = 0;  ///< in the epoch's order, where this pass's share begins
   std::size_t position = 0;
-  bool resumes = false;  ///< the next pass begins at `position`
+  bool resumes = false;    ///< the next pass begins at `position`
+  bool is_begun = false;   ///< a pass of `epoch` has
+  bool is_passed = false;  ///< and it has come to its end
+  bool has_told = false;   ///< that the epoch advances by itself
+  bool has_warned = false;
 
-  std::size_t local_size() const {
-    const auto replicas = static_cast<std::size_t>(num_replicas);
-    return drop_last ? dataset_size / replicas : (dataset_size + replicas - 1) / replicas;
+  std::size_t size_of(int of_rank) const {
+    const auto replicas = static_cast<std::size_t>(num_replicas), left = dataset_size - offset;
+    if (drop_last) return left / replicas;
+    const auto padding = pad ? replicas - 1 : replicas - 1 - static_cast<std::size_t>(of_rank);
+    return left == 0 ? 0 : (left + padding) / replicas;
   }
 };
 
@@ -47,7 +57,7 @@ std::string agreed_settings(std::size_t dataset_size, const DistributedSamplerOp
   const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
   return "dataset size " + std::to_string(dataset_size) + ", num_replicas " + std::to_string(*options.num_replicas) +
          ", shuffle " + yes_or_no(options.shuffle) + ", seed " + std::to_string(options.seed) + ", drop_last " +
-         yes_or_no(options.drop_last);
+         yes_or_no(options.drop_last) + ", pad " + yes_or_no(options.pad);
 }
 
 /// Collective.
@@ -94,6 +104,7 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const Distribut
   shared_->rank = *complete.rank;
   shared_->shuffle = complete.shuffle;
   shared_->drop_last = complete.drop_last;
+  shared_->pad = complete.pad;
   shared_->seed = complete.seed;
   shared_->origin = {.rank = *complete.rank, .world_size = *complete.num_replicas};
 }
@@ -106,16 +117,21 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, ProcessGroup& g
 }
 
 void DistributedSampler::set_epoch(std::size_t epoch) {
-  if (epoch != shared_->epoch) {
-    shared_->position = 0;
-    shared_->resumes = false;
+  auto& shared = *shared_;
+  if (epoch != shared.epoch) {
+    shared.position = shared.offset = 0;
+    shared.resumes = false;
+  } else if (shared.is_begun && !shared.resumes && shared.shuffle && !std::exchange(shared.has_warned, true)) {
+    log::warn("sampler: set_epoch({}) again: the next pass has the order of the last one", epoch);
   }
-  shared_->epoch = epoch;
+  shared.epoch = epoch;
+  shared.is_begun = shared.is_passed = false;
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   if (new_size && *new_size != shared_->dataset_size) {
     shared_->dataset_size = *new_size;
+    shared_->offset = 0;
     shared_->resumes = false;
   }
   pass_ = begin_pass();
@@ -135,16 +151,28 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
 }
 
 std::vector<std::size_t> DistributedSampler::begin_pass() {
-  if (!shared_->resumes) shared_->position = 0;
-  shared_->resumes = false;
+  auto& shared = *shared_;
+  if (!shared.resumes) {
+    shared.position = shared.offset = 0;
+    if (shared.is_begun) {
+      ++shared.epoch;
+      if (shared.shuffle && !std::exchange(shared.has_told, true))
+        log::info("sampler: the epoch advances by itself, now to {}; set_epoch() would choose it", shared.epoch);
+    }
+  }
+  shared.resumes = shared.is_passed = false;
+  shared.is_begun = true;
   auto pass = indices();
-  pass.erase(pass.begin(), pass.begin() + static_cast<std::ptrdiff_t>(shared_->position));
+  pass.erase(pass.begin(), pass.begin() + static_cast<std::ptrdiff_t>(shared.position));
   return pass;
 }
 
 void DistributedSampler::mark_received(std::size_t samples) { shared_->position += samples; }
 
-void DistributedSampler::end_pass() { shared_->position = 0; }
+void DistributedSampler::end_pass() {
+  shared_->position = 0;
+  shared_->is_passed = shared_->is_begun;
+}
 
 std::vector<std::size_t> DistributedSampler::indices() const { return indices_of(shared_->rank); }
 
@@ -155,38 +183,51 @@ std::vector<std::size_t> DistributedSampler::indices_of(int rank) const {
   }
   const auto order = order_of(shared_->dataset_size, shared_->shuffle, shared_->seed + shared_->epoch);
   const auto* element = order.const_data_ptr<std::int64_t>();
-  std::vector<std::size_t> indices(shared_->local_size());
+  std::vector<std::size_t> indices(shared_->size_of(rank));
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    const auto place = i * static_cast<std::size_t>(shared_->num_replicas) + static_cast<std::size_t>(rank);
+    const auto place =
+        shared_->offset + i * static_cast<std::size_t>(shared_->num_replicas) + static_cast<std::size_t>(rank);
     indices[i] = static_cast<std::size_t>(element[place % shared_->dataset_size]);
   }
   return indices;
 }
 
 DistributedSamplerState DistributedSampler::state() const {
-  return {.seed = shared_->seed,
-          .epoch = shared_->epoch,
-          .position = shared_->position,
-          .dataset_size = shared_->dataset_size,
-          .num_replicas = shared_->num_replicas};
+  const auto& shared = *shared_;
+  return {.seed = shared.seed,
+          .epoch = shared.is_passed ? shared.epoch + 1 : shared.epoch,
+          .position = shared.position,
+          .dataset_size = shared.dataset_size,
+          .num_replicas = shared.num_replicas,
+          .offset = shared.is_passed ? 0 : shared.offset};
 }
 
 void DistributedSampler::restore(const DistributedSamplerState& state) {
-  const bool fits = state.dataset_size == shared_->dataset_size && state.num_replicas == shared_->num_replicas &&
-                    state.position <= shared_->local_size();
-  if (state.position != 0 && !fits) {
+  auto restored = *shared_;
+  const bool is_inside = state.position != 0 || state.offset != 0;
+  restored.seed = state.seed;
+  restored.epoch = state.epoch;
+  restored.offset = std::min(state.offset, restored.dataset_size);
+  restored.position = state.position;
+  restored.resumes = is_inside;
+  restored.is_begun = restored.is_passed = false;
+  if (state.num_replicas != restored.num_replicas && state.num_replicas > 0) {
+    const auto received = state.offset + state.position * static_cast<std::size_t>(state.num_replicas);
+    restored.offset = std::min(received, restored.dataset_size);
+    restored.position = 0;
+  }
+  if (is_inside && (state.dataset_size != restored.dataset_size || restored.position > restored.size_of(0))) {
     throw CheckpointError(shared_->origin, "sampler",
                           "the saved position is sample " + std::to_string(state.position) + " of a rank among " +
                               std::to_string(state.num_replicas) + " with a dataset of " +
                               std::to_string(state.dataset_size) + ", but here are " +
-                              std::to_string(shared_->num_replicas) + " ranks and a dataset of " +
-                              std::to_string(shared_->dataset_size),
-                          "resume with as many ranks and the same data, or from a checkpoint between epochs");
+                              std::to_string(restored.num_replicas) + " ranks and a dataset of " +
+                              std::to_string(restored.dataset_size),
+                          "resume with the same data, or from a checkpoint between epochs");
   }
-  shared_->seed = state.seed;
-  shared_->epoch = state.epoch;
-  shared_->position = state.position;
-  shared_->resumes = state.position != 0;
+  // Of the ranks that have one sample less than the first, the last round is over.
+  restored.position = std::min(restored.position, restored.size_of(restored.rank));
+  *shared_ = restored;
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
@@ -196,6 +237,7 @@ void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
   write_number(archive, "position", now.position);
   write_number(archive, "dataset_size", now.dataset_size);
   write_number(archive, "num_replicas", static_cast<std::uint64_t>(now.num_replicas));
+  write_number(archive, "offset", now.offset);
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
@@ -203,10 +245,12 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
            .epoch = read_number(archive, "epoch"),
            .position = read_number(archive, "position"),
            .dataset_size = read_number(archive, "dataset_size"),
-           .num_replicas = static_cast<int>(read_number(archive, "num_replicas"))});
+           .num_replicas = static_cast<int>(read_number(archive, "num_replicas")),
+           .offset = read_number(archive, "offset")});
 }
 
-std::size_t DistributedSampler::size() const noexcept { return shared_->local_size(); }
+std::size_t DistributedSampler::size() const noexcept { return shared_->size_of(shared_->rank); }
+std::size_t DistributedSampler::size_of(int rank) const noexcept { return shared_->size_of(rank); }
 std::size_t DistributedSampler::position() const noexcept { return shared_->position; }
 std::size_t DistributedSampler::dataset_size() const noexcept { return shared_->dataset_size; }
 std::size_t DistributedSampler::epoch() const noexcept { return shared_->epoch; }
@@ -214,5 +258,6 @@ std::uint64_t DistributedSampler::seed() const noexcept { return shared_->seed; 
 int DistributedSampler::rank() const noexcept { return shared_->rank; }
 int DistributedSampler::num_replicas() const noexcept { return shared_->num_replicas; }
 bool DistributedSampler::drop_last() const noexcept { return shared_->drop_last; }
+bool DistributedSampler::pads() const noexcept { return shared_->pad; }
 
 }  // namespace ddp

@@ -57,7 +57,8 @@ std::string problem_of(std::int64_t rows, const DistributedSampler& sampler, con
     return "its sampler is that of rank " + std::to_string(sampler.rank()) + " of " +
            std::to_string(sampler.num_replicas()) + " replicas, the group's size is " + std::to_string(group.size());
   }
-  const auto covered = sampler.size() * static_cast<std::size_t>(sampler.num_replicas());
+  std::size_t covered = 0;
+  for (int rank = 0; rank < sampler.num_replicas(); ++rank) covered += sampler.size_of(rank);
   if (covered < sampler.dataset_size()) {
     return "its sampler leaves out " + std::to_string(sampler.dataset_size() - covered) + " of " +
            std::to_string(sampler.dataset_size()) + " samples; make one without drop_last for the evaluation";

@@ -4,17 +4,21 @@
 #include <torch/data.h>
 #include <torch/serialize.h>
 
+#include <algorithm>
+#include <functional>
 #include <set>
 #include <sstream>
 #include <stdexcept>
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "support/text.hpp"
 
 namespace ddp {
 namespace {
 
 using Indices = std::vector<std::size_t>;
+using testing::count;
 
 /// All that next() gives, in batches.
 std::vector<Indices> batches_of(DistributedSampler& sampler, std::size_t batch_size) {
@@ -151,23 +155,175 @@ TEST(DistributedSampler, StandsAtTheStartOnceAPassIsOver) {
   EXPECT_EQ(sampler.position(), 0u);
 }
 
-TEST(DistributedSampler, RefusesAPositionOfOtherRanksOrOtherData) {
+TEST(DistributedSampler, RefusesAPositionOfOtherData) {
   auto sampler = sampler_of(40, 2, 1);
   const DistributedSamplerState fits{.seed = 5, .epoch = 7, .position = 8, .dataset_size = 40, .num_replicas = 2};
-  auto other_ranks = fits;
-  other_ranks.num_replicas = 4;
   auto other_data = fits;
   other_data.dataset_size = 41;
   auto beyond = fits;
   beyond.position = 21;
-  for (const auto& state : {other_ranks, other_data, beyond}) {
+  for (const auto& state : {other_data, beyond}) {
     EXPECT_THROW(sampler.restore(state), CheckpointError);
     EXPECT_EQ(sampler.seed(), 3u) << "a refused state must change nothing";
   }
-  other_ranks.position = 0;  // between epochs any number of ranks may go on
-  sampler.restore(other_ranks);
+  other_data.position = 0;  // between epochs the data may change
+  sampler.restore(other_data);
   EXPECT_EQ(sampler.epoch(), 7u);
   EXPECT_EQ(sampler.seed(), 5u);
+}
+
+/// What `replicas` ranks still get, of which each has received `position` samples when it is saved.
+std::multiset<std::size_t> rest_of(const DistributedSamplerState& state, std::size_t size, int replicas, bool pad) {
+  std::multiset<std::size_t> rest;
+  for (int rank = 0; rank < replicas; ++rank) {
+    DistributedSampler sampler(size, {.num_replicas = replicas, .rank = rank, .pad = pad});
+    sampler.restore(state);
+    sampler.reset();
+    for (const auto& batch : batches_of(sampler, 3)) rest.insert(batch.begin(), batch.end());
+    sampler.reset();
+    const auto next = batches_of(sampler, 1000);
+    EXPECT_EQ(next.empty() ? Indices() : next[0], sampler.indices()) << "the pass after that is a whole one";
+    EXPECT_EQ(sampler.epoch(), state.epoch + 1);
+  }
+  return rest;
+}
+
+TEST(DistributedSampler, SharesWhatIsLeftOfAnEpochAmongAnotherNumberOfRanks) {
+  constexpr std::size_t size = 41;
+  const DistributedSampler all(size, {.num_replicas = 1, .rank = 0, .seed = 3});
+  const auto order = all.indices();
+  for (const int before : {1, 2, 4}) {
+    for (const int after : {1, 2, 3, 5, 50}) {
+      const DistributedSamplerState saved{
+          .seed = 3, .epoch = 0, .position = 6, .dataset_size = size, .num_replicas = before};
+      const std::multiset<std::size_t> left(order.begin() + 6 * before, order.end());
+      EXPECT_EQ(rest_of(saved, size, after, false), left) << before << " ranks, then " << after;
+      const auto padded = rest_of(saved, size, after, true);
+      EXPECT_TRUE(std::includes(padded.begin(), padded.end(), left.begin(), left.end()));
+      EXPECT_EQ(padded.size() % static_cast<std::size_t>(after), 0u);
+      EXPECT_LT(padded.size(), left.size() + static_cast<std::size_t>(after));
+    }
+  }
+}
+
+TEST(DistributedSampler, CanBeSavedInTheRestOfAnEpochThatOtherRanksBegan) {
+  const DistributedSampler all(41, {.num_replicas = 1, .rank = 0, .seed = 3});
+  const auto order = all.indices();
+  DistributedSampler second(41, {.num_replicas = 3, .rank = 1});
+  second.restore({.seed = 3, .epoch = 0, .position = 6, .dataset_size = 41, .num_replicas = 2});
+  second.reset();
+  second.next(4);  // of 29 left, 12 are gone now
+  EXPECT_EQ(rest_of(second.state(), 41, 5, false), std::multiset<std::size_t>(order.begin() + 24, order.end()));
+  EXPECT_EQ(rest_of(second.state(), 41, 3, false), std::multiset<std::size_t>(order.begin() + 24, order.end()));
+}
+
+TEST(DistributedSampler, WithoutPaddingGivesEachSampleOnce) {
+  for (const std::size_t size : {0, 1, 2, 3, 10, 11, 12, 100}) {
+    for (const int replicas : {1, 2, 3, 7}) {
+      const DistributedSampler sampler(size, {.num_replicas = replicas, .pad = false});
+      std::multiset<std::size_t> seen;
+      for (int rank = 0; rank < replicas; ++rank) {
+        const auto share = sampler.indices_of(rank);
+        EXPECT_EQ(share.size(), sampler.size_of(rank));
+        EXPECT_LE(share.size(), sampler.size_of(0));
+        EXPECT_GE(share.size() + 1, sampler.size_of(0));
+        seen.insert(share.begin(), share.end());
+      }
+      EXPECT_EQ(seen.size(), size);
+      EXPECT_EQ(std::set<std::size_t>(seen.begin(), seen.end()).size(), size);
+    }
+  }
+}
+
+/// What it logs meanwhile.
+std::string log_of(const std::function<void()>& body) {
+  ::testing::internal::CaptureStderr();
+  body();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(DistributedSampler, AdvancesByItselfAndSaysSoOnce) {
+  auto sampler = sampler_of(100, 2, 0);
+  auto chosen = sampler_of(100, 2, 0);
+  const auto log = log_of([&] {
+    for (std::size_t epoch = 0; epoch < 4; ++epoch) {
+      chosen.set_epoch(epoch);
+      sampler.reset();
+      EXPECT_EQ(batches_of(sampler, 1000), std::vector<Indices>{chosen.indices()}) << epoch;
+      EXPECT_EQ(sampler.epoch(), epoch);
+    }
+  });
+  EXPECT_EQ(count(log, "sampler: the epoch advances by itself, now to 1; set_epoch() would choose it"), 1) << log;
+  EXPECT_EQ(count(log, "sampler"), 1) << log;
+}
+
+TEST(DistributedSampler, AdvancesAlsoAfterAPassThatWasLeftEarly) {
+  auto sampler = sampler_of(100, 2, 0);
+  sampler.reset();
+  sampler.next(4);
+  sampler.reset();
+  EXPECT_EQ(sampler.epoch(), 1u);
+  EXPECT_EQ(sampler.position(), 0u);
+}
+
+TEST(DistributedSampler, WarnsOnceOfAnEpochThatWasPassed) {
+  auto sampler = sampler_of(100, 2, 0);
+  const auto log = log_of([&] {
+    for (int pass = 0; pass < 3; ++pass) {
+      sampler.set_epoch(4);
+      sampler.reset();
+      batches_of(sampler, 1000);
+    }
+  });
+  EXPECT_EQ(count(log, "sampler: set_epoch(4) again: the next pass has the order of the last one"), 1) << log;
+  const auto quiet = log_of([] {
+    DistributedSampler unshuffled(100, {.num_replicas = 2, .rank = 0, .shuffle = false});
+    for (int pass = 0; pass < 3; ++pass) {
+      unshuffled.set_epoch(0);
+      unshuffled.reset();
+      batches_of(unshuffled, 1000);
+      unshuffled.reset();
+    }
+  });
+  EXPECT_EQ(quiet, "") << "the order is the same in every epoch";
+}
+
+TEST(DistributedSampler, SavedAfterAWholePassStandsAtTheNextEpoch) {
+  auto sampler = sampler_of(40, 2, 1);
+  sampler.set_epoch(6);
+  sampler.reset();
+  batches_of(sampler, 4);
+  EXPECT_EQ(sampler.epoch(), 6u);
+  EXPECT_EQ(sampler.state().epoch, 7u);
+  auto resumed = sampler_of(40, 2, 1);
+  resumed.restore(sampler.state());
+  resumed.reset();
+  sampler.reset();
+  EXPECT_EQ(resumed.indices(), sampler.indices());
+  EXPECT_EQ(resumed.epoch(), 7u);
+}
+
+/// Chunks of three numbers.
+struct Chunks : torch::data::datasets::ChunkDataReader<std::size_t> {
+  using BatchType = std::vector<std::size_t>;
+  std::vector<std::size_t> read_chunk(std::size_t chunk) override { return {3 * chunk, 3 * chunk + 1, 3 * chunk + 2}; }
+  std::size_t chunk_count() override { return 7; }
+  void reset() override {}
+};
+
+TEST(DistributedSampler, SharesTheChunksOfAChunkDataset) {
+  using Chunked =
+      torch::data::datasets::ChunkDataset<Chunks, DistributedSampler, torch::data::samplers::SequentialSampler>;
+  std::multiset<std::size_t> seen;
+  for (int rank = 0; rank < 2; ++rank) {
+    DistributedSampler chunks(7, {.num_replicas = 2, .rank = rank, .pad = false});
+    Chunked dataset(Chunks(), chunks, torch::data::samplers::SequentialSampler(0),
+                    torch::data::datasets::ChunkDatasetOptions(1, 2));
+    dataset.reset();
+    while (const auto batch = dataset.get_batch(2)) seen.insert(batch->begin(), batch->end());
+  }
+  EXPECT_EQ(seen.size(), 21u);
+  EXPECT_EQ(std::set<std::size_t>(seen.begin(), seen.end()).size(), 21u);
 }
 
 TEST(DistributedSampler, TakesANewSizeOfTheDataset) {
