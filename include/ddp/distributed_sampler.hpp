@@ -90,6 +90,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   int num_replicas() const noexcept;
   bool drop_last() const noexcept;
   bool pads() const noexcept;
+  /// How many ranks of its group are on this host, as far as the launcher has said; 1 without a group.
+  int local_replicas() const noexcept;
 
   /// For loaders: reset() and next() in parts. Begins a pass and returns all its indices; then each batch
   /// that the loop receives is reported, and the end of the pass.

@@ -3,9 +3,24 @@
 #include <algorithm>
 #include <string>
 
+#include "base/cores.hpp"
 #include "base/phase.hpp"
+#include "ddp/log.hpp"
 
 namespace ddp {
+namespace {
+
+// A worker that waits for a disk leaves its core to others, so some more than cores do no harm.
+constexpr double kWorkersPerCore = 1.5;
+
+void warn_of_too_many(std::size_t workers, int ranks) {
+  const auto all = static_cast<double>(workers) * ranks, cores = allowed_cores();
+  if (workers == 0 || all <= kWorkersPerCore * cores) return;
+  log::warn("data loader: {} workers for each of {} ranks on this host's {:g} cores take them from the training",
+            workers, ranks, cores);
+}
+
+}  // namespace
 
 BatchFeed::BatchFeed(DistributedSampler sampler, const torch::data::FullDataLoaderOptions& options,
                      std::optional<std::size_t> dataset_size)
@@ -18,6 +33,7 @@ BatchFeed::BatchFeed(DistributedSampler sampler, const torch::data::FullDataLoad
   if (options.workers > 0 && options.max_jobs == 0) {
     throw std::invalid_argument("data loader: max_jobs is 0, so that the workers would never get a batch to fetch");
   }
+  warn_of_too_many(options.workers, sampler_.local_replicas());
 }
 
 void BatchFeed::begin() {

@@ -21,6 +21,7 @@ struct DistributedSampler::Shared {
   std::size_t dataset_size = 0;
   int num_replicas = 1;
   int rank = 0;
+  int local_replicas = 1;
   bool shuffle = true;
   bool drop_last = false;
   bool pad = true;
@@ -114,6 +115,7 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, ProcessGroup& g
     : DistributedSampler(dataset_size, completed(options, group.rank(), group.size())) {
   check_agreement(group, agreed_settings(dataset_size, completed(options, group.rank(), group.size())));
   shared_->origin = group.origin();
+  shared_->local_replicas = std::clamp(group.environment().local_world_size, 1, group.size());
 }
 
 void DistributedSampler::set_epoch(std::size_t epoch) {
@@ -258,6 +260,7 @@ std::uint64_t DistributedSampler::seed() const noexcept { return shared_->seed; 
 int DistributedSampler::rank() const noexcept { return shared_->rank; }
 int DistributedSampler::num_replicas() const noexcept { return shared_->num_replicas; }
 bool DistributedSampler::drop_last() const noexcept { return shared_->drop_last; }
+int DistributedSampler::local_replicas() const noexcept { return shared_->local_replicas; }
 bool DistributedSampler::pads() const noexcept { return shared_->pad; }
 
 }  // namespace ddp

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/cores.hpp"
+
 namespace ddp {
 namespace {
 
@@ -214,6 +216,21 @@ TEST(DataLoader, RefusesOptionsThatNeverGiveABatch) {
   EXPECT_THROW(make_data_loader(Numbers(46), sampler_of(46), 0), std::invalid_argument);
   EXPECT_THROW(make_data_loader(Numbers(46), sampler_of(46), DataLoaderOptions(4).workers(1).max_jobs(0)),
                std::invalid_argument);
+}
+
+std::string warnings_of(std::size_t workers) {
+  ::testing::internal::CaptureStderr();
+  make_data_loader(Numbers(8), DistributedSampler(8), torch::data::DataLoaderOptions(4).workers(workers));
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(DataLoader, WarnsOfMoreWorkersThanCoresCanServe) {
+  const auto enough = static_cast<std::size_t>(1.5 * allowed_cores());
+  EXPECT_EQ(warnings_of(enough), "");
+  const auto warning = warnings_of(enough + 1);
+  EXPECT_NE(warning.find("data loader: " + std::to_string(enough + 1) + " workers for each of 1 ranks"),
+            std::string::npos)
+      << warning;
 }
 
 }  // namespace
