@@ -8,12 +8,12 @@
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <exception>
 #include <system_error>
 #include <utility>
 
+#include "base/blocked_signals.hpp"
 #include "base/inspection_wire.hpp"
 
 namespace ddp {
@@ -38,23 +38,6 @@ void close_in_children() {
 }
 
 [[noreturn]] void raise(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
-
-/// The program's handlers run on the program's threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
-    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
-  }
-  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 bool may_ask(int client) {
   const auto user = user_of(client);

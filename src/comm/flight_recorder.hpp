@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/call.hpp"
+#include "comm/call_record.hpp"
 
 namespace ddp::comm {
 
@@ -45,7 +47,18 @@ class FlightRecorder {
   void complete(const Call& call) noexcept;
 
   std::uint64_t entered() const noexcept { return entered_; }
-  /// Those that are still known, the oldest first.
+  /// The number of the latest that has ended; 0: none.
+  std::uint64_t last_completed() const noexcept { return last_completed_; }
+  /// Runs `look` on each call that is still known, the oldest first, as they are while it runs. Takes no memory: safe
+  /// in a signal's handler.
+  template <class Look>
+  void for_each(Look look) const {
+    TimedRecord record;
+    const auto made = tickets_.load();
+    for (auto ticket = made < kKept ? 0 : made - kKept; ticket < made; ++ticket)
+      if (read(ticket, record)) look(std::as_const(record));
+  }
+  /// The same as values.
   std::vector<RecordedCall> calls() const;
   /// The first call that has not ended, then up to `before` of those made before it, the latest first.
   /// Empty while no call is under way.
@@ -64,11 +77,9 @@ class FlightRecorder {
     std::atomic<std::int64_t> started{0}, ended{0};
     std::array<std::atomic<std::uint64_t>, kWords> words{};
   };
-  struct Packed;
 
   Place& place(std::uint64_t ticket) const { return places_[ticket % kKept]; }
-  std::optional<RecordedCall> read(std::uint64_t ticket) const;
-  std::uint64_t oldest() const;
+  bool read(std::uint64_t ticket, TimedRecord& into) const noexcept;
 
   const std::unique_ptr<Place[]> places_;
   std::atomic<std::int64_t> step_{-1};

@@ -10,6 +10,9 @@
 #include <optional>
 #include <thread>
 
+#include "comm/dump_author.hpp"
+#include "comm/dump_thread.hpp"
+#include "comm/failure_dump.hpp"
 #include "comm/quiet.hpp"
 #include "comm/store.hpp"
 #include "comm/text_of.hpp"
@@ -54,7 +57,13 @@ std::vector<int> all_ranks(const Environment& environment) {
 }  // namespace
 
 Session::Session(Origin origin, std::vector<int> ranks)
-    : origin_(origin), ranks_(std::move(ranks)), health_(origin_, recorder_) {}
+    : origin_(origin),
+      ranks_(std::move(ranks)),
+      record_(listed_group(origin_, ranks_)),
+      recorder_(record_->recorder()),
+      health_(origin_, recorder_) {
+  CurrentAuthor::become(origin_);
+}
 
 std::shared_ptr<Session> Session::alone(const Environment& environment) {
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
@@ -154,6 +163,7 @@ void Session::open_link(const Environment& environment, const Arrival& rank_0, s
 // A rank that dies before it is under a part's watch is known here alone.
 void Session::on_failure(Failure failure) {
   health_.peer_failed(failure);
+  if (const auto breakage = health_.breakage()) DumpThread::ask(*breakage, origin_);
   if (failure.kind != Failure::Kind::lost) return;
   for (const auto& part : parts())
     if (std::find(part->ranks_.begin(), part->ranks_.end(), failure.rank) != part->ranks_.end())
@@ -228,12 +238,13 @@ void Session::tell_wait() {
 
 void Session::break_and_raise(Breakage breakage, std::string_view part) {
   health_.break_with(breakage);
-  const auto first = *health_.breakage();
+  auto first = *health_.breakage();
   if (link_ && !reported_.exchange(true)) {
     std::string text(part);
     text += ": " + first.text;
     link_->report(first.is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
   }
+  first.text += dump_at_failure(first, origin_, part);
   first.raise(origin_, part);
 }
 
@@ -260,6 +271,7 @@ std::string Session::every_status() {
 }
 
 void Session::set_backend(std::string name) {
+  record_->name_backend(name);
   const std::lock_guard lock(backend_mutex_);
   backend_ = std::move(name);
 }

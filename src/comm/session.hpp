@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/flight_recorder.hpp"
+#include "comm/group_table.hpp"
 #include "comm/health.hpp"
 #include "comm/peer_watch.hpp"
 #include "comm/progress.hpp"
@@ -115,6 +116,10 @@ class Session : public std::enable_shared_from_this<Session> {
   /// The backend's name, once all ranks are connected; empty before.
   void set_backend(std::string name);
   std::string backend() const;
+  /// What travels in the wrapped model's calls from the next one on.
+  void name_buckets(std::vector<BucketNames> buckets) {
+    record_->legend().add({recorder_.entered() + 1, std::move(buckets)});
+  }
 
   /// While one lives that was made before the group was closed, as its thread finds out after that, its backend lives.
   class Calling {
@@ -166,7 +171,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const Origin origin_;
   const std::vector<int> ranks_;
-  FlightRecorder recorder_;
+  const ListedGroup record_;
+  FlightRecorder& recorder_;
   Health health_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<Arrival> arrivals_;

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "base/inspection_server.hpp"
+#include "comm/dump_signals.hpp"
+#include "comm/dump_thread.hpp"
+#include "comm/fatal_dump.hpp"
 #include "comm/inspection_answer.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/log.hpp"
@@ -26,6 +29,7 @@ struct Registry {
   std::vector<std::shared_ptr<Session>> sessions;
   std::vector<Parked> parked;
   std::unique_ptr<InspectionServer> inspection;  // while there are sessions
+  std::unique_ptr<DumpThread> dumps;             // the same
   Origin latest;
   std::atomic<bool> exiting{false};
   std::terminate_handler previous = nullptr;
@@ -51,9 +55,19 @@ std::unique_ptr<InspectionServer> inspection() {
   return server;
 }
 
+std::unique_ptr<DumpThread> dumps() {
+  const bool takes_signals = dump_signals_are_wanted();
+  if (takes_signals) dump_at_fatal_signals();
+  auto thread = std::make_unique<DumpThread>(takes_signals);
+  if (!thread->trouble().empty()) log::all.warn("this process cannot write dumps of its calls: {}", thread->trouble());
+  return thread;
+}
+
 [[noreturn]] void on_terminate() {
   const auto error = std::current_exception();
-  fail_all(error ? text_of(error) : "std::terminate was called");
+  const auto text = error ? text_of(error) : "std::terminate was called";
+  note_last_words(text);
+  fail_all(text);
   if (const auto previous = registry().previous) previous();
   std::abort();
 }
@@ -96,19 +110,23 @@ void remember(const std::shared_ptr<Session>& session) {
   all.sessions.push_back(session);
   all.latest = session->origin();
   if (!all.inspection || !all.inspection->is_of_this_process()) all.inspection = inspection();
+  if (!all.dumps || !all.dumps->is_of_this_process()) all.dumps = dumps();
 }
 
 void forget_ended() {
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;  // destroyed after the lock is released
   std::unique_ptr<InspectionServer> unused;     // the same, for it takes the lock
+  std::unique_ptr<DumpThread> unused_dumps;     // the same, for it may be at work
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.sessions, [&](const auto& session) {
     const bool over = session->has_left() && session->wait_for_others(std::chrono::milliseconds(0));
     if (over) ended.push_back(session);
     return over;
   });
-  if (all.sessions.empty()) unused.swap(all.inspection);
+  if (!all.sessions.empty()) return;
+  unused.swap(all.inspection);
+  unused_dumps.swap(all.dumps);
 }
 
 void fail_all(std::string_view text) noexcept {
@@ -135,9 +153,11 @@ void leave_all() noexcept {
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;
   std::unique_ptr<InspectionServer> unused;
+  std::unique_ptr<DumpThread> unused_dumps;
   const std::lock_guard lock(all.mutex);
   ended.swap(all.sessions);
   unused.swap(all.inspection);
+  unused_dumps.swap(all.dumps);
 }
 
 void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session) {
