@@ -8,15 +8,15 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/blocked_signals.hpp"
 #include "base/thread_stack.hpp"
-#include "comm/failure_dump.hpp"
 #include "comm/flight_dump.hpp"
 #include "ddp/log.hpp"
 
@@ -29,19 +29,16 @@ constinit std::atomic<int> bell{-1};
 constinit std::atomic<pid_t> listening{0};  // the process whose thread waits at it
 constinit std::atomic<bool> is_signalled{false}, is_to_end{false};
 
-struct Heard {
-  Breakage breakage;
-  Origin origin;
-};
-
-struct Mail {
+// Never destroyed: a child of fork() has a copy of the thread's object and no thread.
+struct State {
+  std::thread thread;
   std::mutex mutex;
-  std::optional<Heard> heard;  // the first that nobody has looked at yet
+  std::deque<std::function<void()>> jobs;
 };
 
-Mail& mail() {
-  static auto* const one = new Mail;
-  return *one;
+std::atomic<State*>& state() {
+  static std::atomic<State*> one{nullptr};
+  return one;
 }
 
 void ring() noexcept {
@@ -80,65 +77,59 @@ void dump_for_signal() {
     log::all.info("SIGUSR2: this rank's calls are in {}", path);
 }
 
-void dump_for_failure() {
-  std::optional<Heard> heard;
-  {
-    const std::lock_guard lock(mail().mutex);
-    heard = std::exchange(mail().heard, std::nullopt);
-  }
-  if (heard) dump_at_failure(heard->breakage, heard->origin, "process group");
+std::function<void()> next_job(State& own) {
+  const std::lock_guard lock(own.mutex);
+  if (own.jobs.empty()) return {};
+  auto job = std::move(own.jobs.front());
+  own.jobs.pop_front();
+  return job;
 }
 
-}  // namespace
-
-DumpThread::DumpThread(bool takes_signal) noexcept : process_(::getpid()) {
-  static std::atomic<pid_t> has_bell{0};
-  try {
-    if (has_bell != process_) hang_the_bell();
-    has_bell = process_;
-    is_to_end = false;
-    prepare_thread_stacks();
-    const BlockedSignals blocked;
-    thread_ = std::make_unique<std::thread>([this] { run(); });
-    listening = process_;
-    if (takes_signal) take_signal();
-  } catch (const std::exception& error) {
-    trouble_ = error.what();
-  }
-}
-
-DumpThread::~DumpThread() {
-  if (!thread_) return;
-  if (!is_of_this_process()) {
-    // It stands for a thread of the parent: neither to be joined nor detached.
-    [[maybe_unused]] const auto* const kept = thread_.release();
-    return;
-  }
-  listening = 0;
-  is_to_end = true;
-  ring();
-  thread_->join();
-}
-
-bool DumpThread::is_of_this_process() const { return ::getpid() == process_; }
-
-void DumpThread::ask(const Breakage& breakage, Origin origin) noexcept {
-  if (listening != ::getpid()) return;
-  try {
-    const std::lock_guard lock(mail().mutex);
-    if (!mail().heard) mail().heard = {breakage, origin};
-    ring();
-  } catch (const std::exception&) {  // no memory for the text
-  }
-}
-
-void DumpThread::run() noexcept {
+void run(State& own) noexcept {
   ::pthread_setname_np(::pthread_self(), "ddp-dump");
   for (std::uint64_t rung = 0; !is_to_end;) {
     if (::read(bell, &rung, sizeof rung) < 0 && errno != EINTR) return;
     if (is_signalled.exchange(false)) dump_for_signal();
-    dump_for_failure();
+    for (auto job = next_job(own); job && !is_to_end; job = next_job(own)) job();
   }
+}
+
+}  // namespace
+
+void start_dump_thread(bool takes_signal) noexcept {
+  if (listening == ::getpid()) return;
+  try {
+    hang_the_bell();
+    is_to_end = false;
+    prepare_thread_stacks();
+    auto* const own = new State;
+    state() = own;
+    const BlockedSignals blocked;
+    own->thread = std::thread([own] { run(*own); });
+    listening = ::getpid();
+    if (takes_signal) take_signal();
+  } catch (const std::exception& error) {
+    log::all.warn("no dumps of this rank's calls at time-outs and on SIGUSR2: {}", error.what());
+  }
+}
+
+bool ask_dump_thread(std::function<void()> job) {
+  if (listening != ::getpid()) return false;
+  auto& own = *state().load();
+  {
+    const std::lock_guard lock(own.mutex);
+    own.jobs.push_back(std::move(job));
+  }
+  ring();
+  return true;
+}
+
+void end_dump_thread() noexcept {
+  if (listening != ::getpid()) return;
+  listening = 0;
+  is_to_end = true;
+  ring();
+  state().load()->thread.join();
 }
 
 }  // namespace ddp::comm

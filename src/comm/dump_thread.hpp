@@ -1,43 +1,20 @@
 #pragma once
 /// dump_thread.hpp: a thread that writes this process's dump when it is asked to, whatever the others are stuck in.
 
-#include <sys/types.h>
-
-#include <memory>
-#include <string>
-#include <thread>
-
-#include "comm/health.hpp"
-#include "ddp/error.hpp"
+#include <functional>
 
 namespace ddp::comm {
 
-/// Asked by SIGUSR2, whose handler is installed where the program has left that signal at its default, and stays; or
-/// by ask(). A process has one at a time.
-///
-/// Errors: none; where it cannot serve it does not, and trouble() says why.
-/// Lifetime: a child of fork() does not serve, and its copy of this object does nothing.
-class DumpThread {
- public:
-  explicit DumpThread(bool takes_signal) noexcept;
-  /// Waits for a dump that is being written: some seconds at most.
-  ~DumpThread();
-  DumpThread(const DumpThread&) = delete;
-  DumpThread& operator=(const DumpThread&) = delete;
+/// Starts the thread, once in a process and again in a child of fork(), which does not inherit it. With `takes_signal`
+/// it is asked by SIGUSR2 too, where the program has left that signal at its default.
+/// Threads: one at a time. Errors: none; a line in the log says where there can be none.
+void start_dump_thread(bool takes_signal) noexcept;
 
-  /// Has the process's thread, where there is one, do dump_at_failure(); returns at once.
-  static void ask(const Breakage& breakage, Origin origin) noexcept;
+/// The process's thread runs `job` soon, which does not throw. False where there is no such thread.
+/// Threads: any.
+bool ask_dump_thread(std::function<void()> job);
 
-  const std::string& trouble() const { return trouble_; }
-  /// False in a child of fork().
-  bool is_of_this_process() const;
-
- private:
-  void run() noexcept;
-
-  const pid_t process_;
-  std::string trouble_;
-  std::unique_ptr<std::thread> thread_;
-};
+/// For the process's exit: waits for a dump that is being written, and no other one begins.
+void end_dump_thread() noexcept;
 
 }  // namespace ddp::comm

@@ -8,9 +8,12 @@
 
 namespace ddp::comm {
 
-/// Of a time-out, here or on another rank, and of ranks that wait in calls that never meet: writes this process's dump,
-/// once however many of its threads and groups meet the failure. Waits for one that is being written.
-/// "; this rank's calls are in FILE", for the end of the error's text; empty where there is none.
+/// Has this process's dump written by its dump thread, for a time-out here or on another rank and for ranks that wait
+/// in calls that never meet: once, however many of its threads and groups meet the failure. Returns at once.
+void hear_of_failure(const Breakage& breakage, Origin origin, std::string_view part) noexcept;
+
+/// The same, and waits for the file, some seconds at most. "; this rank's calls are in FILE", for the end of the
+/// error's text; empty where there is none.
 std::string dump_at_failure(const Breakage& breakage, Origin origin, std::string_view part) noexcept;
 
 }  // namespace ddp::comm

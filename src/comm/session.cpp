@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "comm/dump_author.hpp"
-#include "comm/dump_thread.hpp"
 #include "comm/failure_dump.hpp"
 #include "comm/quiet.hpp"
 #include "comm/store.hpp"
@@ -163,7 +162,7 @@ void Session::open_link(const Environment& environment, const Arrival& rank_0, s
 // A rank that dies before it is under a part's watch is known here alone.
 void Session::on_failure(Failure failure) {
   health_.peer_failed(failure);
-  if (const auto breakage = health_.breakage()) DumpThread::ask(*breakage, origin_);
+  if (const auto breakage = health_.breakage()) hear_of_failure(*breakage, origin_, "process group");
   if (failure.kind != Failure::Kind::lost) return;
   for (const auto& part : parts())
     if (std::find(part->ranks_.begin(), part->ranks_.end(), failure.rank) != part->ranks_.end())

@@ -29,7 +29,6 @@ struct Registry {
   std::vector<std::shared_ptr<Session>> sessions;
   std::vector<Parked> parked;
   std::unique_ptr<InspectionServer> inspection;  // while there are sessions
-  std::unique_ptr<DumpThread> dumps;             // the same
   Origin latest;
   std::atomic<bool> exiting{false};
   std::terminate_handler previous = nullptr;
@@ -55,12 +54,10 @@ std::unique_ptr<InspectionServer> inspection() {
   return server;
 }
 
-std::unique_ptr<DumpThread> dumps() {
+void prepare_dumps() {
   const bool takes_signals = dump_signals_are_wanted();
   if (takes_signals) dump_at_fatal_signals();
-  auto thread = std::make_unique<DumpThread>(takes_signals);
-  if (!thread->trouble().empty()) log::all.warn("this process cannot write dumps of its calls: {}", thread->trouble());
-  return thread;
+  start_dump_thread(takes_signals);
 }
 
 [[noreturn]] void on_terminate() {
@@ -74,6 +71,7 @@ std::unique_ptr<DumpThread> dumps() {
 
 void on_exit() {
   leave_all();
+  end_dump_thread();
   registry().exiting = true;
 }
 
@@ -110,23 +108,20 @@ void remember(const std::shared_ptr<Session>& session) {
   all.sessions.push_back(session);
   all.latest = session->origin();
   if (!all.inspection || !all.inspection->is_of_this_process()) all.inspection = inspection();
-  if (!all.dumps || !all.dumps->is_of_this_process()) all.dumps = dumps();
+  prepare_dumps();
 }
 
 void forget_ended() {
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;  // destroyed after the lock is released
   std::unique_ptr<InspectionServer> unused;     // the same, for it takes the lock
-  std::unique_ptr<DumpThread> unused_dumps;     // the same, for it may be at work
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.sessions, [&](const auto& session) {
     const bool over = session->has_left() && session->wait_for_others(std::chrono::milliseconds(0));
     if (over) ended.push_back(session);
     return over;
   });
-  if (!all.sessions.empty()) return;
-  unused.swap(all.inspection);
-  unused_dumps.swap(all.dumps);
+  if (all.sessions.empty()) unused.swap(all.inspection);
 }
 
 void fail_all(std::string_view text) noexcept {
@@ -153,11 +148,9 @@ void leave_all() noexcept {
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;
   std::unique_ptr<InspectionServer> unused;
-  std::unique_ptr<DumpThread> unused_dumps;
   const std::lock_guard lock(all.mutex);
   ended.swap(all.sessions);
   unused.swap(all.inspection);
-  unused_dumps.swap(all.dumps);
 }
 
 void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session) {

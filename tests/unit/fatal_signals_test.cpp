@@ -102,14 +102,16 @@ TEST(FatalSignals, AreReportedOnAnyThread) {
 // Its stack is full, so that nothing runs but on another one.
 TEST(FatalSignals, AreReportedOnAnAlternativeStack) {
   expect_end_by(SIGSEGV, [] {
-    static std::vector<char> memory(static_cast<std::size_t>(SIGSTKSZ));
-    const stack_t stack{memory.data(), 0, memory.size()};
-    ::sigaltstack(&stack, nullptr);
-    static std::function<int(int)> deeper = [](int depth) {
-      volatile char room[4096] = {};
-      return depth < 0 ? room[1] : deeper(depth + 1) + room[0];
-    };
-    ::_exit(deeper(0));
+    std::thread([] {
+      std::vector<char> memory(static_cast<std::size_t>(SIGSTKSZ));
+      const stack_t stack{memory.data(), 0, memory.size()};
+      ::sigaltstack(&stack, nullptr);
+      static std::function<int(int)> deeper = [](int depth) {
+        volatile char room[4096] = {};
+        return depth < 0 ? room[1] : deeper(depth + 1) + room[0];
+      };
+      ::_exit(deeper(0));
+    }).join();
   });
 }
 
