@@ -1,7 +1,7 @@
 #include "base/fatal_signals.hpp"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,12 +48,16 @@ const char* letter_of(int signal) {
 
 void report(const siginfo_t& signal) { say(letter_of(signal.si_signo)); }
 
-volatile int* volatile no_place = nullptr;
+/// Not through a null pointer, which a sanitizer would report first.
+void fault() {
+  void* const page = ::mmap(nullptr, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  *static_cast<volatile char*>(page) = 1;
+}
 
-void fault() { *no_place = 1; }
+enum class Handlers { reset, kept };
 
-/// In a child, whose handlers are not the sanitizer's.
-Ended in_child(const std::function<void()>& body) {
+/// In a child, whose handlers are not a sanitizer's unless they are kept.
+Ended in_child(const std::function<void()>& body, Handlers handlers = Handlers::reset) {
   int ends[2];
   if (::pipe(ends) != 0) throw std::runtime_error("pipe");
   const pid_t child = ::fork();
@@ -61,7 +65,8 @@ Ended in_child(const std::function<void()>& body) {
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
     ::alarm(20);
-    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, SIG_DFL);
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
+      if (handlers == Handlers::reset) std::signal(signal, SIG_DFL);
     report_to = ends[1];
     body();
     ::_exit(0);
@@ -137,6 +142,20 @@ TEST(FatalSignals, LeaveAnEarlierHandlerItsTurn) {
   }
 }
 
+#ifdef __SANITIZE_ADDRESS__
+TEST(FatalSignals, LeaveASanitizerItsReport) {
+  const auto ended = in_child(
+      [] {
+        ::dup2(report_to, STDERR_FILENO);
+        report_fatal_signals(report);
+        fault();
+      },
+      Handlers::kept);
+  EXPECT_TRUE(ended.said.starts_with("S")) << ended.said;
+  EXPECT_NE(ended.said.find("AddressSanitizer: SEGV"), std::string::npos) << ended.said;
+}
+#endif
+
 TEST(FatalSignals, ALaterHandlerWins) {
   const auto ended = in_child([] {
     report_fatal_signals(report);
@@ -168,8 +187,10 @@ TEST(FatalSignals, AFaultInTheReportEndsTheProcessByTheFirstSignal) {
     report(signal);
     fault();
   };
+#ifndef __SANITIZE_THREAD__  // which blocks all signals in every handler, so that the kernel ends the process itself
   EXPECT_EQ(ends_with(SIGABRT, faults).signal, SIGABRT);
   EXPECT_EQ(ends_with(SIGBUS, faults).signal, SIGBUS);
+#endif
   const auto ended = ends_with(SIGSEGV, faults);
   EXPECT_EQ(ended.signal, SIGSEGV);
   EXPECT_EQ(ended.said, "S");
@@ -177,25 +198,26 @@ TEST(FatalSignals, AFaultInTheReportEndsTheProcessByTheFirstSignal) {
 
 // The second thread's fault must not end the process in the middle of the first one's report.
 TEST(FatalSignals, AThreadWaitsForTheReportOfAnother) {
-  static int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
+  static int begin[2], begun[2];
+  ASSERT_EQ(::pipe(begin), 0);
+  ASSERT_EQ(::pipe(begun), 0);
   const auto ended = in_child([] {
     report_fatal_signals([](const siginfo_t& signal) {
-      std::thread([] {
-        ::write(ends[1], "x", 1);
-        fault();
-      }).detach();
-      char token = 0;
-      ::read(ends[0], &token, 1);
-      for (int i = 0; i < 20; ++i) ::usleep(1000);  // in which the other thread's fault would have ended it
+      char token = 'x';
+      if (::write(begin[1], &token, 1) != 1 || ::read(begun[0], &token, 1) != 1) ::_exit(98);
+      ::usleep(20'000);  // in which the other thread's fault would end the process
       report(signal);
     });
+    std::thread([] {
+      char token = 0;
+      if (::read(begin[0], &token, 1) != 1 || ::write(begun[1], &token, 1) != 1) ::_exit(98);
+      fault();
+    }).detach();
     std::raise(SIGABRT);
   });
   EXPECT_EQ(ended.said, "A");
   EXPECT_TRUE(ended.signal == SIGABRT || ended.signal == SIGSEGV) << ended.signal;
-  ::close(ends[0]);
-  ::close(ends[1]);
+  for (const int fd : {begin[0], begin[1], begun[0], begun[1]}) ::close(fd);
 }
 
 }  // namespace
