@@ -28,11 +28,12 @@ class PinnedSlot {
   };
   Taken take(std::chrono::milliseconds limit) noexcept {
     const auto until = std::chrono::steady_clock::now() + limit;
-    Taken taken{object_.exchange(nullptr)};
-    if (taken.object == nullptr) return taken;
-    while ((taken.is_unread = readers_ == 0) == false && std::chrono::steady_clock::now() < until)
+    T* const object = object_.exchange(nullptr);
+    while (object != nullptr && readers_ != 0) {
+      if (std::chrono::steady_clock::now() >= until) return {object, false};
       std::this_thread::yield();
-    return taken;
+    }
+    return {object, true};
   }
 
   /// Runs `look` on the object, if there is one.

@@ -82,18 +82,19 @@ void write(const Breakage& breakage, Origin origin, const std::string& part) {
   log.changed.notify_all();
 }
 
-bool request(const Breakage& breakage, Origin origin, std::string_view part) {
-  return leaves_dumps(breakage) &&
-         ask_dump_thread([breakage, origin, part = std::string(part)] { write(breakage, origin, part); });
+bool request(const Breakage& breakage, Origin origin, std::string_view part) noexcept {
+  try {
+    return leaves_dumps(breakage) &&
+           ask_dump_thread([breakage, origin, part = std::string(part)] { write(breakage, origin, part); });
+  } catch (const std::exception&) {
+    return false;  // no memory: the error itself is what counts
+  }
 }
 
 }  // namespace
 
 void hear_of_failure(const Breakage& breakage, Origin origin, std::string_view part) noexcept {
-  try {
-    request(breakage, origin, part);
-  } catch (const std::exception&) {  // no memory: the error itself is what counts
-  }
+  request(breakage, origin, part);
 }
 
 std::string dump_at_failure(const Breakage& breakage, Origin origin, std::string_view part) noexcept {
