@@ -5,6 +5,7 @@
 #include "ddp/comm_hook.hpp"
 #include "ddp/data_loader.hpp"
 #include "ddp/data_parallel_core.hpp"
+#include "ddp/diagnosis.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/distributed_metric.hpp"
 #include "ddp/distributed_sampler.hpp"

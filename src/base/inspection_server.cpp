@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <exception>
 #include <system_error>
 #include <utility>
 
+#include "base/blocked_signals.hpp"
 #include "base/inspection_wire.hpp"
 
 namespace ddp {

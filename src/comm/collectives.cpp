@@ -102,6 +102,10 @@ Work comm::PlannedCalls::broadcast(ProcessGroup& group, at::Tensor& tensor, int 
 
 void comm::PlannedCalls::go_on_alone(ProcessGroup& group) noexcept { group.impl_->session->go_on_alone(); }
 
+void comm::PlannedCalls::name_buckets(ProcessGroup& group, std::vector<BucketNames> buckets) {
+  group.impl_->session->name_buckets(std::move(buckets));
+}
+
 comm::PlanCounts& comm::PlannedCalls::plans(ProcessGroup& group) { return group.impl_->plans; }
 
 Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {

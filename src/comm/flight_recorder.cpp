@@ -29,66 +29,14 @@ void store_if_greater(std::atomic<std::uint64_t>& value, std::uint64_t candidate
   }
 }
 
+RecordedCall recorded(const TimedRecord& record) {
+  RecordedCall call{record.call.call(record.ticket), record.call.phase, {}, {}};
+  if (record.started != 0) call.started = time_of(record.started);
+  if (record.ended != 0) call.ended = time_of(record.ended);
+  return call;
+}
+
 }  // namespace
-
-// A call as it lies in its place.
-struct FlightRecorder::Packed {
-  static constexpr std::size_t kDimensions = 6;
-
-  std::uint64_t number = 0;
-  std::int64_t step = 0, queued = 0, message = 0;
-  const char* phase = "";
-  std::int32_t peer = 0, root = 0;
-  std::int8_t operation = 0, reduce_op = 0, dtype = 0, dimensions = 0;
-  std::uint8_t first_differs = 0, meeting = 0, sends = 0, label_bytes = 0;
-  std::array<std::int64_t, kDimensions> sizes{};
-  std::array<char, 64> label{};
-
-  Packed() = default;
-  explicit Packed(const Call& call)
-      : number(call.number),
-        step(call.step),
-        queued(call.queued.time_since_epoch().count()),
-        message(call.message),
-        phase(current_phase()),
-        peer(call.peer),
-        root(static_cast<std::int32_t>(call.signature.root)),
-        operation(static_cast<std::int8_t>(call.signature.operation)),
-        reduce_op(static_cast<std::int8_t>(call.signature.reduce_op)),
-        dtype(static_cast<std::int8_t>(call.signature.dtype)),
-        dimensions(static_cast<std::int8_t>(std::min<std::int64_t>(call.signature.dimensions, kDimensions))),
-        first_differs(call.signature.first_differs != 0),
-        meeting(static_cast<std::uint8_t>(call.meeting)),
-        sends(call.sends) {
-    std::copy_n(call.signature.sizes.begin(), kDimensions, sizes.begin());
-    for (std::size_t i = kDimensions; static_cast<std::int64_t>(i) < call.signature.dimensions; ++i)
-      sizes.back() *= call.signature.sizes[i];
-    label_bytes = static_cast<std::uint8_t>(watch::copy_bounded(call.label, label));
-  }
-
-  Call call(std::uint64_t ticket) const {
-    Call made;
-    auto& signature = made.signature;
-    signature.operation = operation;
-    signature.reduce_op = reduce_op;
-    signature.dtype = dtype;
-    signature.root = root;
-    signature.dimensions = dimensions;
-    signature.first_differs = first_differs;
-    signature.sizes.fill(1);
-    std::copy(sizes.begin(), sizes.end(), signature.sizes.begin());
-    made.label.assign(label.data(), label_bytes);
-    made.meeting = static_cast<Meeting>(meeting);
-    made.peer = peer;
-    made.sends = sends != 0;
-    made.message = message;
-    made.number = number;
-    made.step = step;
-    made.ticket = ticket;
-    made.queued = time_of(queued);
-    return made;
-  }
-};
 
 FlightRecorder::FlightRecorder() : places_(std::make_unique<Place[]>(kKept)) {}
 
@@ -104,15 +52,15 @@ void FlightRecorder::enter(Call& call, Start start) noexcept {
   call.step = step();
   call.ticket = tickets_++;
   call.queued = Clock::now();
-  const Packed packed(call);
-  const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(packed);
+  const CallRecord record(call);
+  const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(record);
   // A reader that sees a word of this call sees the odd version too, or a later one.
   auto& to = place(call.ticket);
   auto seen = to.version.load(std::memory_order_relaxed);
   const bool is_free =
       seen % 2 == 0 && seen <= 2 * call.ticket;  // else a thread was held up for kKept calls: one is lost
   if (!is_free || !to.version.compare_exchange_strong(seen, 2 * call.ticket + 1)) return;
-  to.started.store(start == Start::at_once ? packed.queued : 0, std::memory_order_release);
+  to.started.store(start == Start::at_once ? record.queued : 0, std::memory_order_release);
   to.ended.store(0, std::memory_order_release);
   for (std::size_t i = 0; i < kWords; ++i) to.words[i].store(words[i], std::memory_order_release);
   to.version.store(2 * call.ticket + 2, std::memory_order_release);
@@ -130,29 +78,22 @@ void FlightRecorder::complete(const Call& call) noexcept {
   if (call.number > 0) store_if_greater(last_completed_, call.number);
 }
 
-std::optional<RecordedCall> FlightRecorder::read(std::uint64_t ticket) const {
+bool FlightRecorder::read(std::uint64_t ticket, TimedRecord& into) const noexcept {
   auto& from = place(ticket);
-  if (from.version.load(std::memory_order_acquire) != 2 * ticket + 2) return std::nullopt;
+  if (from.version.load(std::memory_order_acquire) != 2 * ticket + 2) return false;
   std::array<std::uint64_t, kWords> words;
   for (std::size_t i = 0; i < kWords; ++i) words[i] = from.words[i].load(std::memory_order_acquire);
-  const auto started = from.started.load(), ended = from.ended.load();
-  if (from.version.load() != 2 * ticket + 2) return std::nullopt;
-  const auto packed = std::bit_cast<Packed>(words);
-  RecordedCall recorded{packed.call(ticket), packed.phase, {}, {}};
-  if (started != 0) recorded.started = time_of(started);
-  if (ended != 0) recorded.ended = time_of(ended);
-  return recorded;
-}
-
-std::uint64_t FlightRecorder::oldest() const {
-  const auto made = tickets_.load();
-  return made < kKept ? 0 : made - kKept;
+  into.ticket = ticket;
+  into.started = from.started.load();
+  into.ended = from.ended.load();
+  if (from.version.load() != 2 * ticket + 2) return false;
+  into.call = std::bit_cast<CallRecord>(words);
+  return true;
 }
 
 std::vector<RecordedCall> FlightRecorder::calls() const {
   std::vector<RecordedCall> known;
-  for (auto ticket = oldest(); ticket < tickets_; ++ticket)
-    if (auto recorded = read(ticket)) known.push_back(std::move(*recorded));
+  for_each([&](const TimedRecord& record) { known.push_back(recorded(record)); });
   return known;
 }
 
@@ -168,18 +109,25 @@ std::vector<Call> FlightRecorder::first_open(std::size_t before) const {
 }
 
 std::optional<Call> FlightRecorder::oldest_open() const {
-  for (auto ticket = oldest(); ticket < tickets_; ++ticket) {
-    const auto& at = place(ticket);
-    if (at.version.load(std::memory_order_acquire) != 2 * ticket + 2 || at.ended.load() != 0) continue;
-    if (auto recorded = read(ticket); recorded && !recorded->ended) return std::move(recorded->call);
-  }
-  return std::nullopt;
+  std::optional<Call> oldest;
+  for_each([&](const TimedRecord& record) {
+    if (!oldest && record.ended == 0) oldest = record.call.call(record.ticket);
+  });
+  return oldest;
+}
+
+std::optional<Call> FlightRecorder::waited_in() const {
+  auto open = first_open(0);
+  if (open.empty() || open[0].number != waits_) return std::nullopt;
+  return std::move(open[0]);
 }
 
 std::optional<RecordedCall> FlightRecorder::call(std::uint64_t number) const {
-  for (auto& recorded : calls())
-    if (number > 0 && recorded.call.number == number) return std::move(recorded);
-  return std::nullopt;
+  std::optional<RecordedCall> found;
+  for_each([&](const TimedRecord& record) {
+    if (number > 0 && record.call.number == number) found = recorded(record);
+  });
+  return found;
 }
 
 std::optional<std::int64_t> FlightRecorder::step_of(std::uint64_t number) const {

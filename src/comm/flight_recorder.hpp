@@ -11,9 +11,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/call.hpp"
+#include "comm/call_record.hpp"
 
 namespace ddp::comm {
 
@@ -47,14 +49,28 @@ class FlightRecorder {
   void complete(const Call& call) noexcept;
 
   std::uint64_t entered() const noexcept { return entered_; }
-  std::uint64_t last_completed() const noexcept { return last_completed_; }  ///< 0: none
+  /// The number of the latest that has ended; 0: none.
+  std::uint64_t last_completed() const noexcept { return last_completed_; }
   /// The thread that has made the latest call; 0: there was none.
   pid_t caller() const noexcept { return caller_.load(std::memory_order_relaxed); }
-  /// Those that are still known, the oldest first.
+  /// Runs `look` on each call that is still known, the oldest first, as they are while it runs. Takes no memory: safe
+  /// in a signal's handler.
+  template <class Look>
+  void for_each(Look look) const {
+    TimedRecord record;
+    const auto made = tickets_.load();
+    for (auto ticket = made < kKept ? 0 : made - kKept; ticket < made; ++ticket)
+      if (read(ticket, record)) look(std::as_const(record));
+  }
+  /// The same as values.
   std::vector<RecordedCall> calls() const;
   /// The first call that has not ended, then up to `before` of those made before it, the latest first.
   /// Empty while no call is under way.
   std::vector<Call> first_open(std::size_t before) const;
+  /// A thread has begun to wait for long in the first open call; false: so it was before.
+  bool note_wait(std::uint64_t number) noexcept { return waits_.exchange(number) != number; }
+  /// The call in which a thread waits for long.
+  std::optional<Call> waited_in() const;
   /// The call or message that has been open for longest.
   std::optional<Call> oldest_open() const;
   /// What this rank called under `number`, if that is known still.
@@ -73,16 +89,15 @@ class FlightRecorder {
     std::atomic<std::int64_t> started{0}, ended{0};
     std::array<std::atomic<std::uint64_t>, kWords> words{};
   };
-  struct Packed;
 
   Place& place(std::uint64_t ticket) const { return places_[ticket % kKept]; }
-  std::optional<RecordedCall> read(std::uint64_t ticket) const;
-  std::uint64_t oldest() const;
+  bool read(std::uint64_t ticket, TimedRecord& into) const noexcept;
 
   const std::unique_ptr<Place[]> places_;
   std::atomic<std::int64_t> step_{-1};
   std::atomic<std::uint64_t> tickets_{0}, entered_{0};
   std::atomic<std::uint64_t> last_completed_{0};  // number of the latest
+  std::atomic<std::uint64_t> waits_{0};
   std::atomic<pid_t> caller_{0};
 };
 

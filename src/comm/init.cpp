@@ -9,6 +9,7 @@
 #include "base/cores.hpp"
 #include "comm/backend.hpp"
 #include "comm/backend_shm.hpp"
+#include "comm/dump_signals.hpp"
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
 #include "comm/summary.hpp"
@@ -114,6 +115,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   require_sensible(impl->environment, options.store_file);
   impl->timeout = timeout_of(options);
   const auto warn_after = warn_after_of(options);
+  static_cast<void>(comm::dump_signals_are_wanted());  // a senseless value is an error now, not once the ranks have met
   impl->wanted_backend = comm::choose_backend(options.backend, impl->environment);
   impl->device = comm::take_device(impl->wanted_backend, impl->environment);  // before anything can touch another one
   introduce(impl->environment, {});

@@ -6,6 +6,7 @@
 
 #include "base/phase.hpp"
 #include "base/thread_stack.hpp"
+#include "comm/group_table.hpp"
 
 namespace ddp::comm {
 namespace {
@@ -39,6 +40,17 @@ void end_at_the_program(std::vector<std::string>& stack) {
   stack.erase(begin->starts_with("main") ? begin + 1 : begin, stack.end());
 }
 
+/// Of several groups the first: a thread waits in one.
+std::string waited_in_elsewhere(const FlightRecorder& here) {
+  std::string text;
+  GroupTable::of_process().for_each([&](const GroupRecord& group) {
+    if (!text.empty() || &group.recorder() == &here) return;
+    if (const auto call = group.recorder().waited_in())
+      text = "in " + call->description() + " of the group of ranks " + listed(group.ranks());
+  });
+  return text;
+}
+
 void look_at_thread(RankReport& report, pid_t thread) {
   const auto state = hindrance_of({::getpid(), thread});  // before the stack, for which the thread is interrupted
   report.hindrance = state.hindrance;
@@ -65,6 +77,7 @@ RankReport own_report(const FlightRecorder& recorder, std::uint64_t number) {
     report.works_for_all = made->call.meeting == Meeting::alone && !made->ended;
     report.call_is_planned = made->call.meeting == Meeting::plan;
   }
+  report.elsewhere = waited_in_elsewhere(recorder);
   const bool takes_part = number > 0 ? report.entered >= number : waits_in_message(recorder);
   if (!takes_part || report.works_for_all) look_at_thread(report, training_thread(recorder));
   return report;

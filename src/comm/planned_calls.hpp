@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
+#include "comm/bucket_legend.hpp"
 #include "ddp/process_group.hpp"
 
 namespace ddp::comm {
@@ -18,6 +21,8 @@ struct PlannedCalls {
                                       const CallOptions& options = {});
   /// The calls made so far are worked on from now on although nobody waits for them yet, as other backends do anyway.
   static void go_on_alone(ProcessGroup& group) noexcept;
+  /// What travels in the planned calls from the next one on, for dumps: once for each plan.
+  static void name_buckets(ProcessGroup& group, std::vector<BucketNames> buckets);
   /// Of the plans over this group; see CallPlan.
   static PlanCounts& plans(ProcessGroup& group);
 };

@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "base/phase.hpp"
+#include "comm/dump_author.hpp"
+#include "comm/failure_dump.hpp"
 #include "comm/own_report.hpp"
 #include "comm/quiet.hpp"
 #include "comm/store.hpp"
@@ -57,7 +59,13 @@ std::vector<int> all_ranks(const Environment& environment) {
 }  // namespace
 
 Session::Session(Origin origin, std::vector<int> ranks)
-    : origin_(origin), ranks_(std::move(ranks)), health_(origin_, recorder_) {}
+    : origin_(origin),
+      ranks_(std::move(ranks)),
+      record_(listed_group(origin_, ranks_)),
+      recorder_(record_->recorder()),
+      health_(origin_, recorder_) {
+  CurrentAuthor::become(origin_);
+}
 
 std::shared_ptr<Session> Session::alone(const Environment& environment) {
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
@@ -159,6 +167,7 @@ void Session::open_link(const Environment& environment, const Arrival& rank_0, s
 // A rank that dies before it is under a part's watch is known here alone.
 void Session::on_failure(Failure failure) {
   health_.peer_failed(failure);
+  if (const auto breakage = health_.breakage()) hear_of_failure(*breakage, origin_, "process group");
   if (failure.kind != Failure::Kind::lost) return;
   for (const auto& part : parts())
     if (std::find(part->ranks_.begin(), part->ranks_.end(), failure.rank) != part->ranks_.end())
@@ -221,7 +230,7 @@ void Session::run_abandonable(std::string_view part, std::chrono::milliseconds t
 void Session::tell_wait() {
   constexpr std::size_t before = 3;  // a rank may be ahead by what it need not wait for: a broadcast or two
   const auto open = recorder_.first_open(before);
-  if (open.empty() || !link_ || told_wait_.exchange(open[0].number) == open[0].number) return;
+  if (open.empty() || !link_ || !recorder_.note_wait(open[0].number)) return;
   std::vector<MadeCall> calls;
   for (const auto& call : open) {
     const auto* const caller = call.meeting == Meeting::plan ? watch::kByModel
@@ -234,12 +243,13 @@ void Session::tell_wait() {
 
 void Session::break_and_raise(Breakage breakage, std::string_view part) {
   health_.break_with(breakage);
-  const auto first = *health_.breakage();
+  auto first = *health_.breakage();
   if (link_ && !reported_.exchange(true)) {
     std::string text(part);
     text += ": " + first.text;
     link_->report(first.is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
   }
+  first.text += dump_at_failure(first, origin_, part);
   first.raise(origin_, part);
 }
 
@@ -273,6 +283,7 @@ std::string Session::every_status() {
 }
 
 void Session::set_backend(std::string name) {
+  record_->name_backend(name);
   const std::lock_guard lock(backend_mutex_);
   backend_ = std::move(name);
 }

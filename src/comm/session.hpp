@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/flight_recorder.hpp"
+#include "comm/group_table.hpp"
 #include "comm/health.hpp"
 #include "comm/peer_watch.hpp"
 #include "comm/progress.hpp"
@@ -124,6 +125,10 @@ class Session : public std::enable_shared_from_this<Session> {
   /// The backend's name, once all ranks are connected; empty before.
   void set_backend(std::string name);
   std::string backend() const;
+  /// What travels in the wrapped model's calls from the next one on.
+  void name_buckets(std::vector<BucketNames> buckets) {
+    record_->legend().add({recorder_.entered() + 1, std::move(buckets)});
+  }
 
   /// While one lives that was made before the group was closed, as its thread finds out after that, its backend lives.
   class Calling {
@@ -175,7 +180,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const Origin origin_;
   const std::vector<int> ranks_;
-  FlightRecorder recorder_;
+  const ListedGroup record_;
+  FlightRecorder& recorder_;
   Health health_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<Arrival> arrivals_;
@@ -186,8 +192,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<Progress> progress_;
   std::atomic<std::chrono::milliseconds> warn_after_{std::chrono::milliseconds(0)};
   std::atomic<int> pending_{0};
-  std::atomic<bool> waits_idle_{false};      // somebody does, and is to be woken
-  std::atomic<std::uint64_t> told_wait_{0};  // the first open call when the watch was told
+  std::atomic<bool> waits_idle_{false};  // somebody does, and is to be woken
   std::atomic<bool> reported_{false};
   std::atomic<bool> left_{false};
   std::atomic<bool> orphaned_{false};

@@ -11,6 +11,9 @@
 
 #include "base/inspection_server.hpp"
 #include "base/thread_stack.hpp"
+#include "comm/dump_signals.hpp"
+#include "comm/dump_thread.hpp"
+#include "comm/fatal_dump.hpp"
 #include "comm/inspection_answer.hpp"
 #include "comm/text_of.hpp"
 #include "comm/watchdog.hpp"
@@ -77,15 +80,24 @@ void attend(Attendants& attendants) {
   if (!dog || !dog->is_of_this_process()) dog = watchdog();
 }
 
+void prepare_dumps() {
+  const bool takes_signals = dump_signals_are_wanted();
+  if (takes_signals) dump_at_fatal_signals();
+  start_dump_thread(takes_signals);
+}
+
 [[noreturn]] void on_terminate() {
   const auto error = std::current_exception();
-  fail_all(error ? text_of(error) : "std::terminate was called");
+  const auto text = error ? text_of(error) : "std::terminate was called";
+  note_last_words(text);
+  fail_all(text);
   if (const auto previous = registry().previous) previous();
   std::abort();
 }
 
 void on_exit() {
   leave_all();
+  end_dump_thread();
   registry().exiting = true;
 }
 
@@ -123,6 +135,7 @@ void remember(const std::shared_ptr<Session>& session) {
   all.sessions.push_back(session);
   all.latest = session->origin();
   attend(all.attendants);
+  prepare_dumps();
 }
 
 void forget_ended() {

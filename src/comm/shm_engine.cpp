@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "comm/watch_socket.hpp"
+#include "base/blocked_signals.hpp"
 
 namespace ddp::comm {
 namespace {
@@ -209,7 +209,7 @@ void ShmEngine::go_on_alone() noexcept {
     if (alone_until_ == submitted_ || is_ending_) return;
     alone_until_ = submitted_;
     if (!worker_.joinable()) {
-      const watch::BlockedSignals blocked;
+      const BlockedSignals blocked;
       try {
         worker_ = std::thread([self = shared_from_this()] { self->run_worker(); });
       } catch (const std::system_error&) {  // no more threads: who waits for the calls brings them to their ends

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/blocked_signals.hpp"
 #include "comm/peer_watch.hpp"
 #include "comm/watch_mismatch.hpp"
 #include "comm/watch_questions.hpp"

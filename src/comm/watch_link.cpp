@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/blocked_signals.hpp"
 #include "comm/peer_watch.hpp"
 #include "comm/watch_frame.hpp"
 #include "comm/watch_join.hpp"

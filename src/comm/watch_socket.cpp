@@ -95,15 +95,6 @@ bool Wake::wait(Clock::time_point deadline) const noexcept {
   return entry.revents != 0;
 }
 
-BlockedSignals::BlockedSignals() {
-  sigset_t blocked;
-  sigfillset(&blocked);
-  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, fault);
-  pthread_sigmask(SIG_BLOCK, &blocked, &before_);
-}
-
-BlockedSignals::~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
 void poll_until(std::span<pollfd> sockets, Clock::time_point deadline) noexcept {
   constexpr std::chrono::milliseconds longest{24 * 3600 * 1000};  // fits poll's int; the caller loops anyway
   for (;;) {

@@ -3,7 +3,6 @@
 /// SIGPIPE, restarted after signals, and bounded in time.
 
 #include <poll.h>
-#include <signal.h>
 
 #include <chrono>
 #include <cstdint>
@@ -49,19 +48,6 @@ class Wake {
 
  private:
   Descriptor fd_;
-};
-
-/// While it lives, new threads start with all signals blocked but those of faults, so that
-/// the program's handlers run on the program's threads.
-class BlockedSignals {
- public:
-  BlockedSignals();
-  ~BlockedSignals();
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_;
 };
 
 /// poll() until something happens or `deadline` passes; restarts after signals.

@@ -19,6 +19,7 @@ void take_line(const std::string& line, Process& process) {
   if (field == "State") rest >> process.state;
   if (field == "Tgid") rest >> process.pid;
   if (field == "PPid") rest >> process.parent;
+  if (field == "SigCgt") rest >> std::hex >> process.caught;
   if (field == "Uid") {
     uid_t real = 0;
     rest >> real >> process.user;

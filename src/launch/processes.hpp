@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,11 +15,13 @@ namespace ddp::launch {
 struct Process {
   pid_t pid = 0;
   pid_t parent = 0;
-  pid_t inner_pid = 0;  ///< in its own pid namespace
-  uid_t user = 0;       ///< effective
-  char state = '?';     ///< as in /proc: R, S, D, ..., T: stopped, t: stopped by a debugger, Z: ended
+  pid_t inner_pid = 0;       ///< in its own pid namespace
+  uid_t user = 0;            ///< effective
+  std::uint64_t caught = 0;  ///< signals that it has handlers for: number n is bit n - 1
+  char state = '?';          ///< as in /proc: R, S, D, ..., T: stopped, t: stopped by a debugger, Z: ended
   std::string name = {};
 
+  bool catches(int signal) const { return (caught >> static_cast<unsigned>(signal - 1) & 1U) != 0; }
   bool is_stopped() const { return state == 'T' || state == 't'; }
   ProcessKey key() const;
 };

@@ -14,7 +14,7 @@ namespace ddp::launch {
 /// A signal that was ignored when the launcher started (nohup, a shell's background job) stays ignored.
 class Signals {
  public:
-  static constexpr std::array kPassedOn{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  static constexpr std::array kPassedOn{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2};
 
   Signals();
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "launch/processes.hpp"
 #include "launch/say.hpp"
 
 namespace ddp::launch {
@@ -69,6 +70,7 @@ void Supervisor::wait_for_event() {
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGCHLD) return;  // reap() looks
+  if (signal == SIGUSR2) return ask_for_dumps();
   if (signal == SIGINT && phase_ >= Phase::stopping) {
     say("killing ranks " + running_ranks());
     send_all(SIGKILL);
@@ -78,6 +80,22 @@ void Supervisor::on_signal(int signal) {
   say("passing " + signal_name(signal) + " on to ranks " + running_ranks());
   send_all(signal);
   if (phase_ < Phase::stopping) enter(Phase::stopping, patience(kPatienceAfterSignal));
+}
+
+// To those who handle it alone: it would end a shell around a rank, and a rank that has not come to its process group.
+void Supervisor::ask_for_dumps() {
+  std::string asked, deaf;
+  for (const auto& group : groups_) {
+    if (group.state != State::running) continue;
+    auto family = descendants_of(group.pid);
+    if (const auto leader = find_process(group.pid)) family.push_back(*leader);
+    std::erase_if(family, [](const Process& one) { return !one.catches(SIGUSR2); });
+    for (const auto& one : family) ::kill(one.pid, SIGUSR2);
+    auto& text = family.empty() ? deaf : asked;
+    text += (text.empty() ? "" : ", ") + std::to_string(group.rank);
+  }
+  if (!asked.empty()) say("passing SIGUSR2 on to ranks " + asked);
+  if (!deaf.empty()) say("not passing SIGUSR2 on to ranks " + deaf + ", which do not handle it and would end");
 }
 
 void Supervisor::reap() {

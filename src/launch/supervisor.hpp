@@ -17,7 +17,8 @@
 namespace ddp::launch {
 
 /// A failed rank's peers get a grace time to end by themselves, with their own messages, then SIGTERM, then SIGKILL.
-/// A signal from outside is passed on and starts the same way out. Never signals the launcher's own group.
+/// A signal from outside is passed on and starts the same way out, but for SIGUSR2, which asks ranks for their dumps.
+/// Never signals the launcher's own group.
 ///
 /// Threads: none; fork and exec need a process with one thread.
 class Supervisor {
@@ -48,6 +49,7 @@ class Supervisor {
 
   void wait_for_event();
   void on_signal(int signal);
+  void ask_for_dumps();
   void reap();
   void rank_ended(Group& group, int status);
   void look_after_leftovers();

@@ -26,6 +26,15 @@ constexpr std::uint64_t kLacks = 4;
 // whole backward.
 constexpr double kWorthwhile = 0.01;
 
+std::vector<comm::BucketNames> names_of(const BucketSet& buckets, const std::vector<Parameter>& parameters) {
+  std::vector<comm::BucketNames> named;
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    auto& bucket = named.emplace_back(comm::BucketNames{buckets.label(b), {}});
+    for (const auto i : buckets.plan()[b]) bucket.parameters.push_back(parameters[i].name);
+  }
+  return named;
+}
+
 }  // namespace
 
 void Reducer::Impl::use_plan(BucketPlan plan) {
@@ -34,6 +43,7 @@ void Reducer::Impl::use_plan(BucketPlan plan) {
   buckets_ = std::make_unique<BucketSet>(
       parameters_, std::move(plan), [this](std::int64_t bytes) { return group_->allocate(bytes); }, extra);
   queue_ = std::make_unique<LaunchQueue>(buckets_->bucket_of_each(), buckets_->size());
+  comm::PlannedCalls::name_buckets(*group_, names_of(*buckets_, parameters_));
 }
 
 // What fails in communication, or in a hook of the user's, leaves the reducer broken. The other ranks would wait in

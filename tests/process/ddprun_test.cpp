@@ -249,6 +249,24 @@ TEST(Ddprun, RanksThatEndWellOnATermAreASuccess) {
   EXPECT_EQ(job.finish(), 0) << job.text();
 }
 
+TEST(Ddprun, Sigusr2ReachesRanksThatHandleItAlsoBehindAShell) {
+  auto job = ddprun({"--nproc-per-node", "2", "/bin/sh", "-c", RANK_PROBE " answer_usr2; true"});
+  job.read_until("pids", 2);
+  job.signal(SIGUSR2);
+  EXPECT_EQ(job.finish(), 0) << job.text();
+  EXPECT_EQ(job.occurrences("asked\n"), 2) << job.text();
+  EXPECT_NE(job.text().find("ddprun: passing SIGUSR2 on to ranks 0, 1\n"), std::string::npos) << job.text();
+}
+
+TEST(Ddprun, Sigusr2DoesNotEndRanksThatDoNotHandleIt) {
+  auto job = ranks(2, {"save_on_term"});
+  job.read_until("pids", 2);
+  job.signal(SIGUSR2);
+  job.read_until("ddprun: not passing SIGUSR2 on to ranks 0, 1, which do not handle it and would end\n", 1);
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.finish(), 0) << job.text();
+}
+
 TEST(Ddprun, AHangupIgnoredByNohupStaysIgnored) {
   auto job = ddprun({RANK_PROBE, "save_on_term"}, [] { std::signal(SIGHUP, SIG_IGN); });
   job.read_until("pids", 1);

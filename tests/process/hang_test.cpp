@@ -164,6 +164,22 @@ TEST(Hang, OfARankWithoutAnyCallSaysThatItHasMadeNone) {
                                "all ranks have to make the call"});
 }
 
+// Two groups, in the other order on one of the ranks.
+TEST(Hang, OfCallsOfTwoGroupsInOtherOrdersNamesTheOtherGroup) {
+  const auto errors = errors_of(
+      3,
+      [](const Group& group) {
+        const auto part = group->new_group({1, 2}, {.timeout = 60s});
+        reduce(*group);
+        if (group->rank() != 2) return reduce(*group);
+        reduce(*part);
+      },
+      3s);
+  expect_on_all_ranks({errors[0], errors[1]},
+                      {"timed out after 3.0 s: rank 2 waits in all_reduce #1 (8 floats) of the group of ranks 1, 2",
+                       "make the calls of several groups in one order on all ranks"});
+}
+
 TEST(Hang, OfAMessageNamesTheRankThatDoesNotTakePart) {
   const auto errors = errors_of(3, [](const Group& group) {
     reduce(*group);

@@ -17,6 +17,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "support/temp_folder.hpp"
+
 namespace ddp::testing {
 namespace {
 
@@ -179,6 +181,24 @@ std::string indented(const std::string& text, int rank) {
   return result;
 }
 
+// What ranks leave at a failure goes with the test, unless that has said where it is to be.
+class FolderOfDumps {
+ public:
+  FolderOfDumps() {
+    if (is_own_) ::setenv(kName, folder_.path().c_str(), 1);
+  }
+  ~FolderOfDumps() {
+    if (is_own_) ::unsetenv(kName);
+  }
+  FolderOfDumps(const FolderOfDumps&) = delete;
+  FolderOfDumps& operator=(const FolderOfDumps&) = delete;
+
+ private:
+  static constexpr const char* kName = "DDP_DUMP_DIR";
+  const TempFolder folder_;
+  const bool is_own_ = std::getenv(kName) == nullptr;
+};
+
 }  // namespace
 
 std::string Outcome::ending() const {
@@ -191,6 +211,7 @@ std::string Outcome::ending() const {
 
 std::vector<Outcome> observe_ranks(int world, const std::function<void(const Environment&)>& body,
                                    const RanksOptions& options) {
+  const FolderOfDumps dumps;
   const auto listener = listen_on_loopback();
   std::vector<Child> children;
   for (int rank = 0; rank < world; ++rank) {
