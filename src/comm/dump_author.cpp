@@ -5,8 +5,10 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
+#include <system_error>
 
 namespace ddp::comm {
 namespace {
@@ -30,10 +32,12 @@ std::string for_a_file_name(std::string text) {
   return text;
 }
 
+/// Absolute, for the program may go to another one later.
 std::string folder() {
   for (const char* const name : {"DDP_DUMP_DIR", "TMPDIR"}) {
     const char* const value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return value;
+    std::error_code none;
+    if (value != nullptr && *value != '\0') return std::filesystem::absolute(value, none);
   }
   return "/tmp";
 }

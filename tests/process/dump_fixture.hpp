@@ -50,6 +50,7 @@ class Dumps : public ::testing::Test {
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
   }
+  ~Dumps() override { ::unsetenv("DDP_DUMP_DIR"); }
 
   const TempFolder& folder() const { return folder_; }
   /// The dump of a rank; fails the test where it is not there alone.

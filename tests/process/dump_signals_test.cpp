@@ -2,7 +2,10 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <functional>
 #include <stdexcept>
+#include <thread>
+#include <vector>
 
 #include "ddp/run.hpp"
 #include "process/dump_fixture.hpp"
@@ -50,6 +53,24 @@ TEST_F(Dumps, AFaultIsGivenWithItsAddress) {
   const auto outcome = observe(fault).at(1);
   EXPECT_EQ(outcome.signal, SIGSEGV);
   EXPECT_EQ(in_dump_of(1, "[d['why'], d['error']]"), "['SIGSEGV', 'at address 0x0']");
+}
+
+// On the alternative stack of the usual size, beside the frame in which the kernel keeps the processor's state.
+TEST_F(Dumps, AFullStackIsWrittenWhereTheThreadHasAnotherOne) {
+  const auto outcome = observe([] {
+                         std::thread([] {
+                           std::vector<char> memory(static_cast<std::size_t>(SIGSTKSZ));
+                           const stack_t stack{memory.data(), 0, memory.size()};
+                           ::sigaltstack(&stack, nullptr);
+                           static std::function<int(int)> deeper = [](int depth) {
+                             volatile char room[4096] = {};
+                             return depth < 0 ? room[1] : deeper(depth + 1) + room[0];
+                           };
+                           ::_exit(deeper(0));
+                         }).join();
+                       }).at(1);
+  EXPECT_EQ(outcome.signal, SIGSEGV) << outcome.ending();
+  EXPECT_EQ(in_dump_of(1, "[d['why'], d['groups'][0]['last_completed']]"), "['SIGSEGV', 3]");
 }
 
 TEST_F(Dumps, AnExceptionThatNobodyCatchesIsTheReasonOfTheAbort) {

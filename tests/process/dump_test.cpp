@@ -84,6 +84,16 @@ TEST_F(Dumps, ATimeoutLeavesAFileOfEveryRankAlsoOfOneThatIsInUserCode) {
   EXPECT_EQ(in_dump_of(1, main_thread_is_in("stay_in_user_code")), "['validation', (True, True, True)]");
 }
 
+TEST_F(Dumps, AMonitoredBarrierThatTimesOutLeavesThemOnTheRankThatDoesNotComeToo) {
+  expect_success(observe_ranks(2, [&](const Environment& environment) {
+    const auto group = join(environment, 500ms);
+    if (group->rank() == 1) return stay_in_user_code(folder().path(), 1);
+    EXPECT_THROW(group->monitored_barrier(), TimeoutError);
+  }));
+  EXPECT_EQ(in_dump_of(0, "d['why']"), "timeout");
+  EXPECT_EQ(in_dump_of(1, "[d['why'], 'rank 1 did not come within' in d['error']]"), "['timeout', True]");
+}
+
 TEST_F(Dumps, TimesAreThoseOfTheWallClock) {
   const auto before = std::chrono::system_clock::now().time_since_epoch();
   run_ranks(2, [&](const Group& group) {
