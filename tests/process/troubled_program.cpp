@@ -38,7 +38,10 @@ struct Samples : torch::data::Dataset<Samples> {
     if (has("data", *group) && static_cast<int>(index) / group->size() == 2) read_nothing();
     return {torch::ones({8}, torch::kDouble), torch::zeros({4}, torch::kDouble)};
   }
-  torch::optional<std::size_t> size() const override { return static_cast<std::size_t>(4 * group->size()); }
+  torch::optional<std::size_t> size() const override {
+    const int batches = has("batches", *group) || has("end", *group) ? 2 : 4;
+    return static_cast<std::size_t>(batches * group->size());
+  }
 
   std::shared_ptr<ddp::ProcessGroup> group;
 };
@@ -61,13 +64,15 @@ void train() {
   const auto group = ddp::init_process_group();
   ddp::DistributedDataParallel model(Perceptron(), group);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
-  auto loader = ddp::make_data_loader(Samples(group).map(torch::data::transforms::Stack<>()),
-                                      ddp::DistributedSampler(*Samples(group).size(), *group, {.shuffle = false}), 1);
+  const Samples samples(group);
+  // Without the group, whose sampler would find at once that the ranks' data differ.
+  const ddp::DistributedSampler sampler(*samples.size(),
+                                        {.num_replicas = group->size(), .rank = group->rank(), .shuffle = false});
+  auto loader = ddp::make_data_loader(samples.map(torch::data::transforms::Stack<>()), sampler, 1);
   torch::Tensor loss;
   for (auto& batch : *loader) {
     const auto step = static_cast<std::int64_t>(loader->step());
     ddp::step(step);
-    if (has("batches", *group) && step == 3) break;
     if (step == 3) be_in_trouble(*group);
     optimizer.zero_grad();
     loss = ddp::testing::squared_error(model(batch.data), batch.target);
@@ -75,6 +80,7 @@ void train() {
     optimizer.step();
     if (trouble() == "rank 0" && group->rank() == 0 && step == 3) group->barrier({.label = "checkpoint"});
   }
+  if (has("end", *group)) stay();
   ddp::log::info("loss {:.4f}", ddp::mean(loss, *group));
 }
 
