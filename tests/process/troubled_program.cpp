@@ -64,7 +64,7 @@ void train() {
   const auto group = ddp::init_process_group();
   ddp::DistributedDataParallel model(Perceptron(), group);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
-  const Samples samples(group);
+  Samples samples(group);
   // Without the group, whose sampler would find at once that the ranks' data differ.
   const ddp::DistributedSampler sampler(*samples.size(),
                                         {.num_replicas = group->size(), .rank = group->rank(), .shuffle = false});

@@ -36,7 +36,7 @@ constexpr const char* kInspect = "ddprun --inspect 4711";
 constexpr const char* kLogColl = "DDP_LOG_SUBSYS=coll ddprun --nproc-per-node 3 train 2>&1 | grep coll:";
 constexpr const char* kWarn = "DDP_WARN_AFTER=20 ddprun --nproc-per-node 3 train";
 constexpr const char* kTimeout = "DDP_TIMEOUT=40 ddprun --nproc-per-node 3 train";
-constexpr const char* kSourceLine = "addr2line -C -f -e train 0x212ca";
+constexpr const char* kSourceLine = "addr2line -C -f -e train 0x2134d";
 constexpr const char* kOneThread = "OMP_NUM_THREADS=1 ddprun --nproc-per-node 3 train";
 constexpr const char* kOverGloo = "DDP_BACKEND=gloo ddprun --nproc-per-node 3 train";
 constexpr const char* kLogBucket = "DDP_LOG_SUBSYS=bucket ddprun --nproc-per-node 3 train";
@@ -153,9 +153,9 @@ std::string free_port() {
 TEST(Recipes, OfASilentStartShowWhatOneHostSees) {
   Shell shell;
   const auto port = free_port(), other_port = free_port();
-  auto& first = shell.start(kByHand, {{"29500", port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=4"}});
+  auto& first = shell.start(kByHand, {{"29500", port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.5"}});
   auto& second =
-      shell.start(kByHand, {{"29500", other_port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=4"}, {" RANK=0", " RANK=1"}});
+      shell.start(kByHand, {{"29500", other_port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.5"}, {" RANK=0", " RANK=1"}});
   for (auto* job : {&first, &second}) job->finish();
   expect_contains(first.text(),
                   {"waiting at 127.0.0.1:" + port + " for rank 1 of 2; here: rank 0 (", "missing rank 1"});
@@ -181,10 +181,9 @@ std::string process_of_rank_1(const std::string& inspected) {
 TEST(Recipes, OfAJobThatHasStoppedShowThePhaseOfTheOneThatIsWaitedFor) {
   Shell shell("validation");
   const auto text = asked(shell, shell.start(kPlain).pid());
-  expect_contains(
-      text, {"group of all 3 ranks, backend ", "  rank 0 (process ",
-             "now not in a collective in step 3, in \"validation\" since ",
-             "now in all_reduce #8 \"bucket 1 of 1 (layer3.bias to layer0.weight)\" (576 doubles) in step 3 since "});
+  expect_contains(text, {"group of all 3 ranks, backend ", "  rank 0 (process ",
+                         "now not in a collective in step 3, in \"validation\" since ",
+                         " \"bucket 1 of 1 (layer3.bias to layer0.weight)\" (576 doubles) in step 3 since "});
 }
 
 TEST(Recipes, OfAJobThatHasStoppedShowALoopThatHasEnded) {
@@ -192,20 +191,25 @@ TEST(Recipes, OfAJobThatHasStoppedShowALoopThatHasEnded) {
   EXPECT_TRUE(contains(asked(shell, shell.start(kPlain).pid()), "now not in a collective, after its last batch"));
 }
 
-TEST(Recipes, OfCallsThatNeverMeetShowThemAndTheLikelyReason) {
-  const std::string begin = "the ranks wait in different calls, which never meet: probably ";
-  expect_contains(
-      Shell("batches").run(kPlain),
-      {begin + "rank 1 had fewer batches and left the loop earlier",
-       "  ranks 0, 2: all_reduce #8 \"bucket 1 of 1 (layer3.bias to layer0.weight)\"",
-       "  rank 1: all_reduce #8 \"mean\" (1 double) in step 2, called by the program after its last batch"});
-  expect_contains(Shell("rank 0").run(kPlain), {begin + "rank 0 has made a call under an `if (rank == 0)`"});
+const std::string kNeverMeet = "the ranks wait in different calls, which never meet: probably ";
+
+TEST(Recipes, OfCallsThatNeverMeetShowThemAndWhoHadFewerBatches) {
+  expect_contains(Shell("batches").run(kPlain),
+                  {kNeverMeet + "rank 1 had fewer batches and left the loop earlier", "  ranks 0, 2: all_reduce #",
+                   "\"mean\" (1 double) in step 2, called by the program after its last batch"});
+}
+
+TEST(Recipes, OfCallsThatNeverMeetShowTheOneThatOnlyRank0Makes) {
+  expect_contains(Shell("rank 0").run(kPlain), {kNeverMeet + "rank 0 has made a call under an `if (rank == 0)`",
+                                                "  ranks 1, 2: all_reduce #", "  rank 0: barrier #"});
 }
 
 TEST(Recipes, OfEachCollectiveShowWhereTheRanksPart) {
   const auto text = Shell("batches").run(kLogColl);
-  expect_contains(text, {"rank 0: coll: all_reduce #8 \"bucket 1 of 1", "rank 1: coll: all_reduce #8 \"mean\"",
-                         "rank 2: coll: all_reduce #8 \"bucket 1 of 1"});
+  for (const auto* made :
+       {"rank 0: coll: all_reduce #[0-9]+ \"bucket 1 of 1", "rank 1: coll: all_reduce #[0-9]+ \"mean\"",
+        "rank 2: coll: all_reduce #[0-9]+ \"bucket 1 of 1"})
+    EXPECT_TRUE(std::regex_search(text, std::regex(made))) << made << " is not in:\n" << text;
   EXPECT_EQ(text.find("info"), std::string::npos) << text;
 }
 
@@ -221,10 +225,10 @@ TEST(Recipes, OfATimeoutShowTheVerdictAndLinesOfSource) {
   Shell shell("slow");
   const auto& text = shell.start(kTimeout, {{"=40", "=2"}}).read_until("\n  rank 2: last completed", 1);
   expect_contains(text, {"step 3: timed out after 2.0 s: rank 1 is in \"augmenting\" in step 3 since ", ", its thread ",
-                         "\n  rank 0: last completed all_reduce #7", "\n  rank 1: last completed all_reduce #7"});
+                         "\n  rank 0: last completed all_reduce #", "\n  rank 1: last completed all_reduce #"});
   std::smatch frame;
   ASSERT_TRUE(std::regex_search(text, frame, std::regex(R"(at [^\n]*train\(\) in [^\n]*\(\+(0x[0-9a-f]+)\))"))) << text;
-  EXPECT_TRUE(contains(shell.run(kSourceLine, {{"0x212ca", frame[1]}}), "train()"));
+  EXPECT_TRUE(contains(shell.run(kSourceLine, {{"0x2134d", frame[1]}}), "train()"));
 }
 
 TEST(Recipes, OfASlowJobShowThreadsBackendAndBuckets) {
