@@ -1,23 +1,24 @@
 #include "comm/dump_thread.hpp"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <system_error>
-#include <thread>
 #include <utility>
 
-#include "base/blocked_signals.hpp"
+#include "base/service_thread.hpp"
 #include "base/thread_stack.hpp"
 #include "comm/flight_dump.hpp"
+#include "comm/watch_socket.hpp"
 #include "ddp/log.hpp"
 
 namespace ddp::comm {
@@ -27,13 +28,13 @@ namespace {
 // fork() shares it with its parent and so takes another one.
 constinit std::atomic<int> bell{-1};
 constinit std::atomic<pid_t> listening{0};  // the process whose thread waits at it
-constinit std::atomic<bool> is_signalled{false}, is_to_end{false};
+constinit std::atomic<bool> is_signalled{false};
 
-// Never destroyed: a child of fork() has a copy of the thread's object and no thread.
+// Never destroyed: a child of fork() has a copy.
 struct State {
-  std::thread thread;
   std::mutex mutex;
   std::deque<std::function<void()>> jobs;
+  std::unique_ptr<ServiceThread> thread;  // last: it uses what stands above
 };
 
 std::atomic<State*>& state() {
@@ -67,7 +68,7 @@ void take_signal() {
 }
 
 void hang_the_bell() {
-  const int fd = ::eventfd(0, EFD_CLOEXEC);
+  const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
   bell = fd;
 }
@@ -85,12 +86,19 @@ std::function<void()> next_job(State& own) {
   return job;
 }
 
-void run(State& own) noexcept {
-  ::pthread_setname_np(::pthread_self(), "ddp-dump");
-  for (std::uint64_t rung = 0; !is_to_end;) {
-    if (::read(bell, &rung, sizeof rung) < 0 && errno != EINTR) return;
+void run(State& own, int stop) {
+  const auto is_to_end = [stop] {
+    pollfd end{stop, POLLIN, 0};
+    return ::poll(&end, 1, 0) == 1;
+  };
+  while (!is_to_end()) {
+    std::array<pollfd, 2> events{{{bell, POLLIN, 0}, {stop, POLLIN, 0}}};
+    watch::poll_until(events, watch::Clock::time_point::max());
+    std::uint64_t rung = 0;
+    while (::read(bell, &rung, sizeof rung) > 0) {
+    }
     if (is_signalled.exchange(false)) dump_for_signal();
-    for (auto job = next_job(own); job && !is_to_end; job = next_job(own)) job();
+    for (auto job = next_job(own); job && !is_to_end(); job = next_job(own)) job();
   }
 }
 
@@ -100,12 +108,10 @@ void start_dump_thread(bool takes_signal) noexcept {
   if (listening == ::getpid()) return;
   try {
     hang_the_bell();
-    is_to_end = false;
     prepare_thread_stacks();
     auto* const own = new State;
     state() = own;
-    const BlockedSignals blocked;
-    own->thread = std::thread([own] { run(*own); });
+    own->thread = std::make_unique<ServiceThread>("ddp-dump", [own](int stop) { run(*own, stop); });
     listening = ::getpid();
     if (takes_signal) take_signal();
   } catch (const std::exception& error) {
@@ -127,9 +133,7 @@ bool ask_dump_thread(std::function<void()> job) {
 void end_dump_thread() noexcept {
   if (listening != ::getpid()) return;
   listening = 0;
-  is_to_end = true;
-  ring();
-  state().load()->thread.join();
+  state().load()->thread.reset();
 }
 
 }  // namespace ddp::comm

@@ -119,7 +119,9 @@ class WatchLink {
   /// Answers come from the links' own threads: a rank whose main thread is stuck answers too.
   std::optional<std::vector<std::string>> ask_all(const Question& question, std::chrono::milliseconds limit);
   /// Their status lines.
-  std::vector<std::string> ask_all(std::chrono::milliseconds limit) { return ask_all(Question{}, limit).value(); }
+  std::vector<std::string> ask_all(std::chrono::milliseconds limit) {
+    return ask_all(Question{}, limit).value_or(std::vector<std::string>());
+  }
   /// This rank waits in `calls[0]`; the others are those that it made just before, the latest first, at
   /// most 8 in all. Where all ranks wait and their calls of one number are of different kinds,
   /// everybody hears of a mismatch. Returns at once; the latest call of this function counts.
