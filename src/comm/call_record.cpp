@@ -6,6 +6,12 @@
 #include "comm/watch_frame.hpp"
 
 namespace ddp::comm {
+namespace {
+
+// Numbers, not characters: kNone is negative.
+std::int64_t widened(std::int8_t number) { return number; }
+
+}  // namespace
 
 CallRecord::CallRecord(const Call& made)
     : number(made.number),
@@ -31,11 +37,11 @@ CallRecord::CallRecord(const Call& made)
 Call CallRecord::call(std::uint64_t ticket) const {
   Call made;
   auto& signature = made.signature;
-  signature.operation = operation;
-  signature.reduce_op = reduce_op;
-  signature.dtype = dtype;
+  signature.operation = widened(operation);
+  signature.reduce_op = widened(reduce_op);
+  signature.dtype = widened(dtype);
   signature.root = root;
-  signature.dimensions = dimensions;
+  signature.dimensions = widened(dimensions);
   signature.first_differs = first_differs;
   signature.sizes.fill(1);
   std::copy(sizes.begin(), sizes.end(), signature.sizes.begin());
