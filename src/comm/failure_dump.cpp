@@ -1,7 +1,6 @@
 #include "comm/failure_dump.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -35,23 +34,12 @@ Journal& journal() {
   return *one;
 }
 
-// The other ranks hear of a time-out as of any failure of a rank; its first line tells: of a call, of a monitored
-// barrier, of the start.
-bool tells_of_a_time_out(const std::string& text) {
-  const auto first_line = std::string_view(text).substr(0, text.find('\n'));
-  const auto is_in_it = [&](std::string_view words) { return first_line.find(words) != std::string_view::npos; };
-  constexpr std::array<std::string_view, 3> kWords{": timed out after ", " did not come within ",
-                                                   ": no connection to all ranks within "};
-  return std::ranges::any_of(kWords, is_in_it);
-}
-
 bool leaves_dumps(const Breakage& breakage) {
   switch (breakage.kind) {
     case Breakage::Kind::timed_out:
+    case Breakage::Kind::peer_timed_out:
     case Breakage::Kind::mismatch:
       return true;
-    case Breakage::Kind::peer_raised:
-      return tells_of_a_time_out(breakage.text);
     default:
       return false;
   }

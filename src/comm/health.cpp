@@ -6,6 +6,7 @@ void Breakage::raise(Origin origin, std::string_view part) const {
   const auto rank = "rank " + std::to_string(peer);
   switch (kind) {
     case Kind::peer_raised:
+    case Kind::peer_timed_out:
       throw PeerLostError(origin, part, rank + " failed: " + text, {}, peer);
     case Kind::peer_lost:
       throw PeerLostError(origin, part, rank + ' ' + text, {}, peer);
@@ -35,6 +36,7 @@ void Health::peer_failed(const Failure& failure) {
   }
   if (failure.rank == origin_.rank) return;
   Breakage breakage{Breakage::Kind::peer_raised, failure.rank, failure.text};
+  if (failure.kind == Failure::Kind::timed_out) breakage.kind = Breakage::Kind::peer_timed_out;
   if (failure.kind == Failure::Kind::lost) {
     breakage.kind = Breakage::Kind::peer_lost;
     breakage.text = "died (" + failure.text + ')';

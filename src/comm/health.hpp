@@ -20,7 +20,8 @@ namespace ddp::comm {
 /// Why a collective cannot complete.
 struct Breakage {
   enum class Kind {
-    peer_raised,   ///< a peer threw; `text` is its own
+    peer_raised,     ///< a peer threw; `text` is its own
+    peer_timed_out,  ///< the same for a call that did not end in time
     peer_lost,     ///< a peer died
     peer_left,     ///< a peer left in order while it was still needed
     peer_unknown,  ///< the connection broke and nobody could be named

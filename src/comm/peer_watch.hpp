@@ -21,7 +21,7 @@ namespace ddp::comm {
 /// Why the group cannot go on. `echo`: the rank only met another one's failure. `mismatch`: nobody's in
 /// particular (rank 0), for the ranks wait in calls that cannot meet; found by the hub.
 struct Failure {
-  enum class Kind : std::uint8_t { raised, lost, echo, mismatch };
+  enum class Kind : std::uint8_t { raised, timed_out, lost, echo, mismatch };
   int rank = -1;
   Kind kind = Kind::raised;
   std::string text = {};

@@ -56,6 +56,11 @@ std::vector<int> all_ranks(const Environment& environment) {
   return ranks;
 }
 
+Failure::Kind kind_for_others(const Breakage& breakage) {
+  if (breakage.is_echo()) return Failure::Kind::echo;
+  return breakage.kind == Breakage::Kind::timed_out ? Failure::Kind::timed_out : Failure::Kind::raised;
+}
+
 }  // namespace
 
 Session::Session(Origin origin, std::vector<int> ranks)
@@ -247,7 +252,7 @@ void Session::break_and_raise(Breakage breakage, std::string_view part) {
   if (link_ && !reported_.exchange(true)) {
     std::string text(part);
     text += ": " + first.text;
-    link_->report(first.is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
+    link_->report(kind_for_others(first), text);
   }
   first.text += dump_at_failure(first, origin_, part);
   first.raise(origin_, part);
@@ -257,7 +262,7 @@ void Session::fail(std::string_view text) noexcept {
   health_.break_with({Breakage::Kind::failed_here, origin_.rank, std::string(text)});
   const auto first = health_.breakage();
   if (link_ && !reported_.exchange(true))
-    link_->report(first->is_echo() ? Failure::Kind::echo : Failure::Kind::raised, text);
+    link_->report(kind_for_others(*first), text);
   for (const auto& part : parts()) part->fail(text);
 }
 
