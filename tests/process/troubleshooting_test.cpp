@@ -153,23 +153,25 @@ std::string free_port() {
 TEST(Recipes, OfASilentStartShowWhatOneHostSees) {
   Shell shell;
   const auto port = free_port(), other_port = free_port();
-  auto& first = shell.start(kByHand, {{"29500", port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.5"}});
+  auto& first = shell.start(kByHand, {{"29500", port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.3"}});
   auto& second =
-      shell.start(kByHand, {{"29500", other_port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.5"}, {" RANK=0", " RANK=1"}});
+      shell.start(kByHand, {{"29500", other_port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.3"}, {" RANK=0", " RANK=1"}});
   for (auto* job : {&first, &second}) job->finish();
   expect_contains(first.text(),
                   {"waiting at 127.0.0.1:" + port + " for rank 1 of 2; here: rank 0 (", "missing rank 1"});
   expect_contains(second.text(), {"waiting for rank 0 at 127.0.0.1:" + other_port});
 }
 
-/// Asks until two ranks wait for the third.
-std::string asked(Shell& shell, pid_t job) {
+/// Asks until two ranks wait for rank 1, whose line has `of_rank_1`.
+std::string asked(Shell& shell, pid_t job, const std::string& of_rank_1) {
   const auto limit = Clock::now() + 10s;
   std::string text;
-  while (count(text, "now in all_reduce #") < 2 && Clock::now() < limit)
+  while ((count(text, "now in all_reduce #") != 2 || !contains(text, of_rank_1)) && Clock::now() < limit)
     text = shell.run(kInspect, {{"4711", std::to_string(job)}});
   return text;
 }
+
+constexpr const char* kInValidation = "now not in a collective in step 3, in \"validation\" since ";
 
 std::string process_of_rank_1(const std::string& inspected) {
   std::smatch match;
@@ -180,15 +182,15 @@ std::string process_of_rank_1(const std::string& inspected) {
 
 TEST(Recipes, OfAJobThatHasStoppedShowThePhaseOfTheOneThatIsWaitedFor) {
   Shell shell("validation");
-  const auto text = asked(shell, shell.start(kPlain).pid());
-  expect_contains(text, {"group of all 3 ranks, backend ", "  rank 0 (process ",
-                         "now not in a collective in step 3, in \"validation\" since ",
+  const auto text = asked(shell, shell.start(kPlain).pid(), kInValidation);
+  expect_contains(text, {"group of all 3 ranks, backend ", "  rank 0 (process ", kInValidation,
                          " \"bucket 1 of 1 (layer3.bias to layer0.weight)\" (576 doubles) in step 3 since "});
 }
 
 TEST(Recipes, OfAJobThatHasStoppedShowALoopThatHasEnded) {
   Shell shell("end");
-  EXPECT_TRUE(contains(asked(shell, shell.start(kPlain).pid()), "now not in a collective, after its last batch"));
+  constexpr const char* ended = "now not in a collective, after its last batch";
+  EXPECT_TRUE(contains(asked(shell, shell.start(kPlain).pid(), ended), ended));
 }
 
 const std::string kNeverMeet = "the ranks wait in different calls, which never meet: probably ";
@@ -231,11 +233,13 @@ TEST(Recipes, OfATimeoutShowTheVerdictAndLinesOfSource) {
   EXPECT_TRUE(contains(shell.run(kSourceLine, {{"0x2134d", frame[1]}}), "train()"));
 }
 
-TEST(Recipes, OfASlowJobShowThreadsBackendAndBuckets) {
-  Shell shell;
-  EXPECT_TRUE(contains(shell.run(kOneThread), "threads a rank: 1\n"));
-  EXPECT_TRUE(contains(shell.run(kOverGloo), "backend gloo, "));
-  EXPECT_TRUE(contains(shell.run(kLogBucket), "bucket 1 of 1 (layer3.bias to layer0.weight)"));
+TEST(Recipes, OfASlowJobShowThreadsAndBackend) {
+  EXPECT_TRUE(contains(Shell().run(kOneThread), "threads a rank: 1\n"));
+  EXPECT_TRUE(contains(Shell().run(kOverGloo), "backend gloo, "));
+}
+
+TEST(Recipes, OfASlowJobShowTheBuckets) {
+  EXPECT_TRUE(contains(Shell().run(kLogBucket), "bucket 1 of 1 (layer3.bias to layer0.weight)"));
 }
 
 /// As in the document.
@@ -295,7 +299,7 @@ std::string state_until(Shell& shell, const std::string& letters, pid_t job, con
 TEST(Recipes, OfTheProcessesShowRanksThreadsAndWhoIsStopped) {
   Shell shell("validation");
   const auto job = shell.start(kPlain).pid();
-  const auto rank_1 = process_of_rank_1(asked(shell, job));
+  const auto rank_1 = process_of_rank_1(asked(shell, job, kInValidation));
   const auto processes = shell.run(kProcesses, {{"4711", std::to_string(job)}});
   EXPECT_EQ(count(processes, " train\n"), 4) << processes;  // with ddprun's own child
   EXPECT_EQ(count(processes, " ddprun --nproc-per-node 3 train\n"), 1) << processes;
@@ -308,11 +312,13 @@ TEST(Recipes, OfTheProcessesShowRanksThreadsAndWhoIsStopped) {
 }
 #endif
 
-TEST(Recipes, OfGlooShowTheAddressAndTheInterfacesThatExist) {
-  Shell shell;
-  EXPECT_TRUE(contains(shell.run(kAddress), "gloo: interface of this host, address "));
+TEST(Recipes, OfGlooShowTheAddress) {
+  EXPECT_TRUE(contains(Shell().run(kAddress), "gloo: interface of this host, address "));
+}
+
+TEST(Recipes, OfGlooShowTheInterfacesThatExist) {
   EXPECT_TRUE(
-      contains(shell.run(kNoInterface), "there is no interface eth9; the interfaces of this host that are up: "));
+      contains(Shell().run(kNoInterface), "there is no interface eth9; the interfaces of this host that are up: "));
 }
 
 }  // namespace
