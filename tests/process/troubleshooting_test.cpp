@@ -47,15 +47,19 @@ constexpr const char* kAddress =
     "DDP_BACKEND=gloo DDP_LOG_SUBSYS=init ddprun --nproc-per-node 3 train 2>&1 | grep gloo:";
 constexpr const char* kNoInterface = "DDP_BACKEND=gloo GLOO_SOCKET_IFNAME=eth9 ddprun --nproc-per-node 3 train";
 
-const std::set<std::string> kTried{kPlain,   kLogInit,    kByHand,    kInspect,    kLogColl,   kWarn,
-                                   kTimeout, kSourceLine, kOneThread, kOverGloo,   kLogBucket, kProcesses,
-                                   kThreads, kContinue,   kAddress,   kNoInterface};
+constexpr const char* kDump = "kill -USR2 4711";
+constexpr const char* kLastCalls =
+    "for f in /tmp/ddp_rank*; do python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); c = "
+    "d[\"groups\"][0][\"calls\"][-1]; print(d[\"rank\"], d[\"phase\"], c[\"number\"], c[\"operation\"], "
+    "c[\"state\"])' $f; done";
 
-/// They need a GPU, rights or a container; dump_signals_test.cpp tries SIGUSR2.
+const std::set<std::string> kTried{kDump,      kLastCalls, kPlain,   kLogInit,    kByHand,    kInspect,
+                                   kLogColl,   kWarn,      kTimeout, kSourceLine, kOneThread, kOverGloo,
+                                   kLogBucket, kProcesses, kThreads, kContinue,   kAddress,   kNoInterface};
+
+/// They need a GPU, rights or a container.
 const std::set<std::string> kUntried{
-    "dmesg --ctime | grep -i 'killed process'",
-    "cat /sys/fs/cgroup/memory.events",
-    "kill -USR2 4711",
+    "dmesg --ctime | grep -i 'killed process'", "cat /sys/fs/cgroup/memory.events",
     "NCCL_DEBUG=INFO ddprun --nproc-per-node 2 train",
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/tmp/nccl.%h.%p ddprun --nproc-per-node 2 train",
     "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"};
@@ -99,19 +103,21 @@ class Shell {
   Shell(const Shell&) = delete;
   Shell& operator=(const Shell&) = delete;
 
-  /// Its process becomes the command's, but for a pipe.
+  /// Its process becomes the command's, where it is one and no word of the shell's.
   Launched& start(const std::string& command, const Changes& changes = {}) {
     EXPECT_TRUE(commands().contains(command)) << "not in the document: " << command;
-    const bool is_pipe = command.find('|') != std::string::npos;
-    const auto line = (is_pipe ? "" : "exec env ") + changed(command, changes);
+    const bool is_one = command.find_first_of("|;") == std::string::npos && !command.starts_with("kill");
+    const auto line = (is_one ? "exec env " : "") + changed(command, changes);
     jobs_.reserve(16);  // references stay
     return jobs_.emplace_back(std::vector<std::string>{"/bin/sh", "-c", line}, [&] {
       const char* path = std::getenv("PATH");
       ::setenv("PATH", (folder_.path().string() + ":" + (path == nullptr ? "/usr/bin:/bin" : path)).c_str(), 1);
       ::setenv("TROUBLE", trouble_.c_str(), 1);
+      ::setenv("DDP_DUMP_DIR", folder_.path().c_str(), 1);
       if (::chdir(folder_.path().c_str()) != 0) ::_exit(98);
     });
   }
+  std::string folder() const { return folder_.path(); }
   /// To its end: all that it has said.
   std::string run(const std::string& command, const Changes& changes = {}) {
     auto& job = start(command, changes);
@@ -311,6 +317,22 @@ TEST(Recipes, OfTheProcessesShowRanksThreadsAndWhoIsStopped) {
   EXPECT_EQ(state_until(shell, "S", job, rank_1)[0], 'S');
 }
 #endif
+
+TEST(Recipes, OfDumpsShowWhichRankIsBehind) {
+  Shell shell("validation");
+  auto& job = shell.start(kPlain);
+  asked(shell, job.pid(), kInValidation);
+  shell.run(kDump, {{"4711", std::to_string(job.pid())}});
+  job.read_until(": SIGUSR2: this rank's calls are in " + shell.folder(), 3);
+  const auto text = shell.run(kLastCalls, {{"/tmp/", shell.folder() + '/'}});
+  std::smatch last;
+  const std::regex lines(
+      "0 backward ([0-9]+) all_reduce started\n1 validation ([0-9]+) all_reduce completed\n"
+      "2 backward ([0-9]+) all_reduce started\n");
+  ASSERT_TRUE(std::regex_match(text, last, lines)) << text;
+  EXPECT_EQ(std::stoi(last[1]), std::stoi(last[2]) + 1);
+  EXPECT_EQ(last[1], last[3]);
+}
 
 TEST(Recipes, OfGlooShowTheAddress) {
   EXPECT_TRUE(contains(Shell().run(kAddress), "gloo: interface of this host, address "));
