@@ -7,8 +7,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -108,7 +110,6 @@ class Shell {
     EXPECT_TRUE(commands().contains(command)) << "not in the document: " << command;
     const bool is_one = command.find_first_of("|;") == std::string::npos && !command.starts_with("kill");
     const auto line = (is_one ? "exec env " : "") + changed(command, changes);
-    jobs_.reserve(16);  // references stay
     return jobs_.emplace_back(std::vector<std::string>{"/bin/sh", "-c", line}, [&] {
       const char* path = std::getenv("PATH");
       ::setenv("PATH", (folder_.path().string() + ":" + (path == nullptr ? "/usr/bin:/bin" : path)).c_str(), 1);
@@ -128,7 +129,7 @@ class Shell {
  private:
   TempFolder folder_;
   std::string trouble_;
-  std::vector<Launched> jobs_;
+  std::deque<Launched> jobs_;  // references stay
 };
 
 TEST(Recipes, AreAllTriedOrNamed) {
