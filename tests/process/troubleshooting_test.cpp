@@ -7,8 +7,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -47,15 +49,19 @@ constexpr const char* kAddress =
     "DDP_BACKEND=gloo DDP_LOG_SUBSYS=init ddprun --nproc-per-node 3 train 2>&1 | grep gloo:";
 constexpr const char* kNoInterface = "DDP_BACKEND=gloo GLOO_SOCKET_IFNAME=eth9 ddprun --nproc-per-node 3 train";
 
-const std::set<std::string> kTried{kPlain,   kLogInit,    kByHand,    kInspect,    kLogColl,   kWarn,
-                                   kTimeout, kSourceLine, kOneThread, kOverGloo,   kLogBucket, kProcesses,
-                                   kThreads, kContinue,   kAddress,   kNoInterface};
+constexpr const char* kDump = "kill -USR2 4711";
+constexpr const char* kLastCalls =
+    "for f in /tmp/ddp_rank*; do python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); c = "
+    "d[\"groups\"][0][\"calls\"][-1]; print(d[\"rank\"], d[\"phase\"], c[\"number\"], c[\"operation\"], "
+    "c[\"state\"])' $f; done";
 
-/// They need a GPU, rights or a container; dump_signals_test.cpp tries SIGUSR2.
+const std::set<std::string> kTried{kDump,      kLastCalls, kPlain,   kLogInit,    kByHand,    kInspect,
+                                   kLogColl,   kWarn,      kTimeout, kSourceLine, kOneThread, kOverGloo,
+                                   kLogBucket, kProcesses, kThreads, kContinue,   kAddress,   kNoInterface};
+
+/// They need a GPU, rights or a container.
 const std::set<std::string> kUntried{
-    "dmesg --ctime | grep -i 'killed process'",
-    "cat /sys/fs/cgroup/memory.events",
-    "kill -USR2 4711",
+    "dmesg --ctime | grep -i 'killed process'", "cat /sys/fs/cgroup/memory.events",
     "NCCL_DEBUG=INFO ddprun --nproc-per-node 2 train",
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/tmp/nccl.%h.%p ddprun --nproc-per-node 2 train",
     "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"};
@@ -99,19 +105,20 @@ class Shell {
   Shell(const Shell&) = delete;
   Shell& operator=(const Shell&) = delete;
 
-  /// Its process becomes the command's, but for a pipe.
+  /// Its process becomes the command's, where it is one and no word of the shell's.
   Launched& start(const std::string& command, const Changes& changes = {}) {
     EXPECT_TRUE(commands().contains(command)) << "not in the document: " << command;
-    const bool is_pipe = command.find('|') != std::string::npos;
-    const auto line = (is_pipe ? "" : "exec env ") + changed(command, changes);
-    jobs_.reserve(16);  // references stay
+    const bool is_one = command.find_first_of("|;") == std::string::npos && !command.starts_with("kill");
+    const auto line = (is_one ? "exec env " : "") + changed(command, changes);
     return jobs_.emplace_back(std::vector<std::string>{"/bin/sh", "-c", line}, [&] {
       const char* path = std::getenv("PATH");
       ::setenv("PATH", (folder_.path().string() + ":" + (path == nullptr ? "/usr/bin:/bin" : path)).c_str(), 1);
       ::setenv("TROUBLE", trouble_.c_str(), 1);
+      ::setenv("DDP_DUMP_DIR", folder_.path().c_str(), 1);
       if (::chdir(folder_.path().c_str()) != 0) ::_exit(98);
     });
   }
+  std::string folder() const { return folder_.path(); }
   /// To its end: all that it has said.
   std::string run(const std::string& command, const Changes& changes = {}) {
     auto& job = start(command, changes);
@@ -122,7 +129,7 @@ class Shell {
  private:
   TempFolder folder_;
   std::string trouble_;
-  std::vector<Launched> jobs_;
+  std::deque<Launched> jobs_;  // references stay
 };
 
 TEST(Recipes, AreAllTriedOrNamed) {
@@ -153,23 +160,25 @@ std::string free_port() {
 TEST(Recipes, OfASilentStartShowWhatOneHostSees) {
   Shell shell;
   const auto port = free_port(), other_port = free_port();
-  auto& first = shell.start(kByHand, {{"29500", port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.5"}});
+  auto& first = shell.start(kByHand, {{"29500", port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.3"}});
   auto& second =
-      shell.start(kByHand, {{"29500", other_port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.5"}, {" RANK=0", " RANK=1"}});
+      shell.start(kByHand, {{"29500", other_port}, {"DDP_TIMEOUT=60", "DDP_TIMEOUT=3.3"}, {" RANK=0", " RANK=1"}});
   for (auto* job : {&first, &second}) job->finish();
   expect_contains(first.text(),
                   {"waiting at 127.0.0.1:" + port + " for rank 1 of 2; here: rank 0 (", "missing rank 1"});
   expect_contains(second.text(), {"waiting for rank 0 at 127.0.0.1:" + other_port});
 }
 
-/// Asks until two ranks wait for the third.
-std::string asked(Shell& shell, pid_t job) {
+/// Asks until two ranks wait for rank 1, whose line has `of_rank_1`.
+std::string asked(Shell& shell, pid_t job, const std::string& of_rank_1) {
   const auto limit = Clock::now() + 10s;
   std::string text;
-  while (count(text, "now in all_reduce #") < 2 && Clock::now() < limit)
+  while ((count(text, "now in all_reduce #") != 2 || !contains(text, of_rank_1)) && Clock::now() < limit)
     text = shell.run(kInspect, {{"4711", std::to_string(job)}});
   return text;
 }
+
+constexpr const char* kInValidation = "now not in a collective in step 3, in \"validation\" since ";
 
 std::string process_of_rank_1(const std::string& inspected) {
   std::smatch match;
@@ -180,15 +189,15 @@ std::string process_of_rank_1(const std::string& inspected) {
 
 TEST(Recipes, OfAJobThatHasStoppedShowThePhaseOfTheOneThatIsWaitedFor) {
   Shell shell("validation");
-  const auto text = asked(shell, shell.start(kPlain).pid());
-  expect_contains(text, {"group of all 3 ranks, backend ", "  rank 0 (process ",
-                         "now not in a collective in step 3, in \"validation\" since ",
+  const auto text = asked(shell, shell.start(kPlain).pid(), kInValidation);
+  expect_contains(text, {"group of all 3 ranks, backend ", "  rank 0 (process ", kInValidation,
                          " \"bucket 1 of 1 (layer3.bias to layer0.weight)\" (576 doubles) in step 3 since "});
 }
 
 TEST(Recipes, OfAJobThatHasStoppedShowALoopThatHasEnded) {
   Shell shell("end");
-  EXPECT_TRUE(contains(asked(shell, shell.start(kPlain).pid()), "now not in a collective, after its last batch"));
+  constexpr const char* ended = "now not in a collective, after its last batch";
+  EXPECT_TRUE(contains(asked(shell, shell.start(kPlain).pid(), ended), ended));
 }
 
 const std::string kNeverMeet = "the ranks wait in different calls, which never meet: probably ";
@@ -231,11 +240,13 @@ TEST(Recipes, OfATimeoutShowTheVerdictAndLinesOfSource) {
   EXPECT_TRUE(contains(shell.run(kSourceLine, {{"0x2134d", frame[1]}}), "train()"));
 }
 
-TEST(Recipes, OfASlowJobShowThreadsBackendAndBuckets) {
-  Shell shell;
-  EXPECT_TRUE(contains(shell.run(kOneThread), "threads a rank: 1\n"));
-  EXPECT_TRUE(contains(shell.run(kOverGloo), "backend gloo, "));
-  EXPECT_TRUE(contains(shell.run(kLogBucket), "bucket 1 of 1 (layer3.bias to layer0.weight)"));
+TEST(Recipes, OfASlowJobShowThreadsAndBackend) {
+  EXPECT_TRUE(contains(Shell().run(kOneThread), "threads a rank: 1\n"));
+  EXPECT_TRUE(contains(Shell().run(kOverGloo), "backend gloo, "));
+}
+
+TEST(Recipes, OfASlowJobShowTheBuckets) {
+  EXPECT_TRUE(contains(Shell().run(kLogBucket), "bucket 1 of 1 (layer3.bias to layer0.weight)"));
 }
 
 /// As in the document.
@@ -295,7 +306,7 @@ std::string state_until(Shell& shell, const std::string& letters, pid_t job, con
 TEST(Recipes, OfTheProcessesShowRanksThreadsAndWhoIsStopped) {
   Shell shell("validation");
   const auto job = shell.start(kPlain).pid();
-  const auto rank_1 = process_of_rank_1(asked(shell, job));
+  const auto rank_1 = process_of_rank_1(asked(shell, job, kInValidation));
   const auto processes = shell.run(kProcesses, {{"4711", std::to_string(job)}});
   EXPECT_EQ(count(processes, " train\n"), 4) << processes;  // with ddprun's own child
   EXPECT_EQ(count(processes, " ddprun --nproc-per-node 3 train\n"), 1) << processes;
@@ -308,11 +319,29 @@ TEST(Recipes, OfTheProcessesShowRanksThreadsAndWhoIsStopped) {
 }
 #endif
 
-TEST(Recipes, OfGlooShowTheAddressAndTheInterfacesThatExist) {
-  Shell shell;
-  EXPECT_TRUE(contains(shell.run(kAddress), "gloo: interface of this host, address "));
+TEST(Recipes, OfDumpsShowWhichRankIsBehind) {
+  Shell shell("validation");
+  auto& job = shell.start(kPlain);
+  asked(shell, job.pid(), kInValidation);
+  shell.run(kDump, {{"4711", std::to_string(job.pid())}});
+  job.read_until(": SIGUSR2: this rank's calls are in " + shell.folder(), 3);
+  const auto text = shell.run(kLastCalls, {{"/tmp/", shell.folder() + '/'}});
+  std::smatch last;
+  const std::regex lines(
+      "0 backward ([0-9]+) all_reduce started\n1 validation ([0-9]+) all_reduce completed\n"
+      "2 backward ([0-9]+) all_reduce started\n");
+  ASSERT_TRUE(std::regex_match(text, last, lines)) << text;
+  EXPECT_EQ(std::stoi(last[1]), std::stoi(last[2]) + 1);
+  EXPECT_EQ(last[1], last[3]);
+}
+
+TEST(Recipes, OfGlooShowTheAddress) {
+  EXPECT_TRUE(contains(Shell().run(kAddress), "gloo: interface of this host, address "));
+}
+
+TEST(Recipes, OfGlooShowTheInterfacesThatExist) {
   EXPECT_TRUE(
-      contains(shell.run(kNoInterface), "there is no interface eth9; the interfaces of this host that are up: "));
+      contains(Shell().run(kNoInterface), "there is no interface eth9; the interfaces of this host that are up: "));
 }
 
 }  // namespace

@@ -109,8 +109,9 @@ std::vector<HangCase> hangs_of(HangKind kind) {
     case HangKind::no_call_yet:
       return {beside_rank_0(with(absent(sleeps, -1), [](auto& report) { report.entered = 0; }))};
     case HangKind::other_group:
-      return {beside_rank_0(
-          with(absent(sleeps), [](auto& report) { report.elsewhere = "in barrier #2 of the group of ranks 0, 1"; }))};
+      return {beside_rank_0(with(absent(sleeps), [](auto& report) {
+        report.elsewhere = "in barrier #2 in step 3 of the group of ranks 0, 1";
+      }))};
     case HangKind::loading_data:
       return {beside_rank_0(in_phase(state(Hindrance::sleeping, "read of /data/train.bin"), "loading data"))};
     case HangKind::left_loop:
