@@ -22,9 +22,9 @@ struct Breakage {
   enum class Kind {
     peer_raised,     ///< a peer threw; `text` is its own
     peer_timed_out,  ///< the same for a call that did not end in time
-    peer_lost,     ///< a peer died
-    peer_left,     ///< a peer left in order while it was still needed
-    peer_unknown,  ///< the connection broke and nobody could be named
+    peer_lost,       ///< a peer died
+    peer_left,       ///< a peer left in order while it was still needed
+    peer_unknown,    ///< the connection broke and nobody could be named
     timed_out,
     mismatch,     ///< the ranks wait in calls that never meet
     failed_here,  ///< this rank has failed itself

@@ -261,8 +261,7 @@ void Session::break_and_raise(Breakage breakage, std::string_view part) {
 void Session::fail(std::string_view text) noexcept {
   health_.break_with({Breakage::Kind::failed_here, origin_.rank, std::string(text)});
   const auto first = health_.breakage();
-  if (link_ && !reported_.exchange(true))
-    link_->report(kind_for_others(*first), text);
+  if (link_ && !reported_.exchange(true)) link_->report(kind_for_others(*first), text);
   for (const auto& part : parts()) part->fail(text);
 }
 
