@@ -80,8 +80,8 @@ void mark_step_counted(std::int64_t number) {
 namespace {
 
 // The threads that exist for the diagnosis; the watch also hears of deaths.
-constexpr const char* kThreads[] = {"ddp-watchdog", "ddp-inspect", "ddp-watch-link", "ddp-watch-hub"};
-constexpr int kThreadCount = 4;
+constexpr const char* kThreads[] = {"ddp-watchdog", "ddp-inspect", "ddp-watch-link", "ddp-watch-hub", "ddp-dump"};
+constexpr int kThreadCount = 5;
 
 // What one rank has measured, in the order in which the ranks exchange it.
 enum Figure {

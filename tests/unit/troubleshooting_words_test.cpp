@@ -81,12 +81,12 @@ HangRank absent(const ThreadState& thread, std::int64_t step = 3, int rank = 1) 
 
 HangRank in_phase(const ThreadState& thread, const std::string& phase) {
   auto rank = absent(thread);
-  rank.report->phase = phase;
+  rank.report.value().phase = phase;
   return rank;
 }
 
 HangRank with(HangRank rank, const std::function<void(RankReport&)>& change) {
-  change(*rank.report);
+  change(rank.report.value());
   return rank;
 }
 
