@@ -78,7 +78,21 @@ Doing doing_of(const HangRank& rank, const HangCase& hang, bool is_brief) {
   return {is_at_work(report.hindrance) ? HangKind::slow : HangKind::own_code, where + thread};
 }
 
-std::string remedy_for(HangKind kind) {
+std::string remedy_for_slow(Hindrance hindrance) {
+  switch (hindrance) {
+    case Hindrance::starved:
+      return "its threads need cores: fewer ranks or threads (OMP_NUM_THREADS) on its host, or a larger quota";
+    case Hindrance::disk_wait:
+      return "look at its disk or network file system";
+    case Hindrance::major_faults:
+      return "its memory does not suffice: fewer ranks on its host, or smaller batches";
+    default:
+      return "give the ranks equal work, or a longer timeout (DDP_TIMEOUT) if their times may differ so much";
+  }
+}
+
+/// `hindrance`: of the first rank that holds the call up.
+std::string remedy_for(HangKind kind, Hindrance hindrance = Hindrance::unknown) {
   switch (kind) {
     case HangKind::stopped:
       return "let its process go on (kill -CONT, the debugger, the container), or end the job";
@@ -91,13 +105,13 @@ std::string remedy_for(HangKind kind) {
     case HangKind::loading_data:
       return "look at what its data loader waits for: a disk, a download, a lock, too few workers";
     case HangKind::left_loop:
-      return "give all ranks as many batches (DistributedSampler does), or train under join()";
+      return "give all ranks as many batches (a DistributedSampler that pads does), or train under join()";
     case HangKind::one_rank_call:
       return "make the call on all ranks: take it out of the `if (rank == 0)`";
     case HangKind::slow:
-      return "give the ranks equal work, or a longer timeout (DDP_TIMEOUT) if their times may differ so much";
+      return remedy_for_slow(hindrance);
     case HangKind::own_code:
-      return "see its stack below; if only one rank is to do this, let the others wait for it elsewhere";
+      return "see its stack below; what one rank does for all belongs into rank0_section()";
     case HangKind::order_differs:
       return "make the same calls on all ranks, in one order";
     case HangKind::in_transfer:
@@ -128,7 +142,7 @@ struct Phrases {
     std::string joined;
     for (std::size_t i = 0; i < std::min(all.size(), most); ++i)
       joined +=
-          (i == 0 ? "" : "; ") + named(all[i].second) + (all[i].second.size() == 1 ? " " : " each ") + all[i].first;
+          (i == 0 ? "" : "; ") + named(all[i].second) + (all[i].second.size() == 1 ? " " : ": each ") + all[i].first;
     if (all.size() > most) joined += "; and so on, see below";
     return joined;
   }
@@ -163,7 +177,8 @@ HangVerdict of_absent(const HangCase& hang, const std::vector<const HangRank*>& 
     verdict.kind = HangKind::one_rank_call;
     verdict.text = "only one rank has made this call; " + verdict.text;
   }
-  verdict.remedy = remedy_for(verdict.kind);
+  const auto& first = absent.front()->report;
+  verdict.remedy = remedy_for(verdict.kind, first ? first->hindrance : Hindrance::unknown);
   return verdict;
 }
 

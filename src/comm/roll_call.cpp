@@ -89,10 +89,12 @@ std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
       throw;
     }
     if (Clock::now() - start > timeout) {
-      throw TimeoutError({environment_.rank, environment_.world_size}, kPart,
-                         "missing " + missing() + ", not come to " + place_ + " within " + in_seconds(timeout) +
-                             "; here: " + present(),
-                         "look at the output of the missing ranks, or raise the timeout");
+      throw TimeoutError(
+          {environment_.rank, environment_.world_size}, kPart,
+          "missing " + missing() + ", not come to " + place_ + " within " + in_seconds(timeout) +
+              "; here: " + present(),
+          "they were not started, have died before they came here, or cannot reach that place: look at their "
+          "output, or raise the timeout");
     }
     if (!told && Clock::now() - start > kQuietWait) {
       told = true;

@@ -206,7 +206,7 @@ TEST(Failure, ATimeoutNamesWhatEveryRankDidLast) {
         } catch (const CommError& error) {  // a TimeoutError, or the one of the other rank that waits
           const std::string text = error.what();
           for (const std::string expected :
-               {"all_reduce #4, step 3: timed out after 1.5 s: ranks 1, 3 each is in code of its own in step 2, its "
+               {"all_reduce #4, step 3: timed out after 1.5 s: ranks 1, 3: each is in code of its own in step 2, its "
                 "thread "
                 "sleeps; see its stack below",
                 "rank 0: last completed all_reduce #3 (64 floats) in step 2, now in all_reduce #4 (64 floats) in step "

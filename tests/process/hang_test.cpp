@@ -137,9 +137,10 @@ TEST(Hang, OfALoopThatEndedEarlierSaysThatTheBatchesWereFewer) {
     for ([[maybe_unused]] const auto& batch : *loader) reduce(*group);
     if (group->rank() == 2) until_broken(*group);
   });
-  expect_on_all_ranks(errors, {"all_reduce #3: timed out after 2.0 s: rank 2 has had its last batch and left its loop",
-                               "give all ranks as many batches (DistributedSampler does), or train under join()",
-                               "now not in a collective, after its last batch"});
+  expect_on_all_ranks(errors,
+                      {"all_reduce #3: timed out after 2.0 s: rank 2 has had its last batch and left its loop",
+                       "give all ranks as many batches (a DistributedSampler that pads does), or train under join()",
+                       "now not in a collective, after its last batch"});
 }
 
 TEST(Hang, OfACallThatOnlyOneRankMakesSaysSo) {

@@ -63,8 +63,16 @@ TEST(HangVerdict, NamesThePhaseOfTheProgram) {
 }
 
 TEST(HangVerdict, TellsARankThatIsAtWorkFromOneThatIsBlocked) {
-  for (const auto hindrance : {Hindrance::running, Hindrance::starved, Hindrance::disk_wait, Hindrance::major_faults})
-    expect(judge_hang(hang({waiting(0), absent(1, hindrance)})), HangKind::slow, {1}, "rank 1 is in code of its own");
+  const std::vector<std::pair<Hindrance, std::string>> remedies{
+      {Hindrance::running, "give the ranks equal work"},
+      {Hindrance::starved, "its threads need cores"},
+      {Hindrance::disk_wait, "look at its disk"},
+      {Hindrance::major_faults, "its memory does not suffice"}};
+  for (const auto& [hindrance, remedy] : remedies) {
+    const auto verdict = judge_hang(hang({waiting(0), absent(1, hindrance)}));
+    expect(verdict, HangKind::slow, {1}, "rank 1 is in code of its own");
+    EXPECT_TRUE(contains(verdict.remedy, remedy));
+  }
 }
 
 TEST(HangVerdict, KnowsTheDataLoader) {
@@ -103,7 +111,7 @@ TEST(HangVerdict, KnowsACallOfOneRankAloneByTheLaterStepsOfTheOthers) {
   one.is_planned = false;
   for (auto i : {1U, 2U}) one.ranks[i].report->step = 4;
   expect(judge_hang(one), HangKind::one_rank_call, {1, 2},
-         "only one rank has made this call; ranks 1, 2 each is in code of its own in step 4");
+         "only one rank has made this call; ranks 1, 2: each is in code of its own in step 4");
   one.ranks[2].report->step = 2;
   expect(judge_hang(one), HangKind::own_code, {1, 2}, "");
   one.ranks[2].report->step = 4;
@@ -157,7 +165,7 @@ TEST(HangVerdict, KnowsCallsThatDiffer) {
   auto other = waiting(2);
   other.report->call = MadeCall{5, "signatures", "barrier #5 in step 2"};
   expect(judge_hang(hang({waiting(0), waiting(1), other})), HangKind::order_differs, {},
-         "ranks 0, 1 each in all_reduce #5 (64 floats) in step 2; rank 2 in barrier #5 in step 2");
+         "ranks 0, 1: each in all_reduce #5 (64 floats) in step 2; rank 2 in barrier #5 in step 2");
 }
 
 TEST(HangVerdict, NamesTheRankThatCameLast) {
