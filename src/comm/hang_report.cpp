@@ -13,6 +13,21 @@ using std::chrono::milliseconds;
 constexpr milliseconds kReportLimit{2000};
 constexpr milliseconds kLook{20};
 
+/// This host's ranks that cannot answer, by one look each; all but this one where that holds for rank 0.
+std::vector<bool> held_ranks(const Session& session) {
+  const auto& arrivals = session.arrivals();
+  const auto& own = session.own_arrival();
+  std::vector<bool> held;
+  for (const auto& arrival : arrivals) {
+    const auto process = static_cast<pid_t>(arrival.pid);
+    const auto sample = arrival.host == own.host ? sample_thread({process, process}) : std::nullopt;
+    held.push_back(sample && is_held(judge({&*sample, 1}).hindrance));
+  }
+  if (held.front())
+    for (std::size_t place = 0; place < held.size(); ++place) held[place] = &arrivals[place] != &own;
+  return held;
+}
+
 }  // namespace
 
 std::string HangReport::text() const { return verdict.text + "; " + verdict.remedy + lines; }
@@ -34,7 +49,7 @@ HangRank seen_from_here(const Session& session, std::size_t place) {
 }
 
 std::optional<HangReport> hang_report(Session& session, const Call& call, std::uint32_t turn) {
-  const auto answers = session.ask({Question::Kind::report, call.number, turn}, kReportLimit);
+  const auto answers = session.ask({Question::Kind::report, call.number, turn}, kReportLimit, held_ranks(session));
   if (!answers) return std::nullopt;
   HangCase hang{call.number, call.peer, call.meeting == Meeting::plan, call.step, {}};
   const bool is_rank_0_silent = asked_over_nobody(session, *answers);

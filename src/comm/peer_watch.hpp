@@ -116,8 +116,10 @@ class WatchLink {
   /// Threads: takes no lock and no memory, so it serves a std::terminate handler too.
   void report(Failure::Kind kind, std::string_view text) noexcept;
   /// Every rank's answer; for a rank that gives none in time, an empty string. None where it is another rank's turn.
-  /// Answers come from the links' own threads: a rank whose main thread is stuck answers too.
-  std::optional<std::vector<std::string>> ask_all(const Question& question, std::chrono::milliseconds limit);
+  /// Answers come from the links' own threads: a rank whose main thread is stuck answers too. Those of `held` ranks, of
+  /// which it is known that they cannot answer (empty: of none), are not waited for.
+  std::optional<std::vector<std::string>> ask_all(const Question& question, std::chrono::milliseconds limit,
+                                                  const std::vector<bool>& held = {});
   /// Their status lines.
   std::vector<std::string> ask_all(std::chrono::milliseconds limit) {
     return ask_all(Question{}, limit).value_or(std::vector<std::string>());

@@ -265,8 +265,9 @@ void Session::fail(std::string_view text) noexcept {
   for (const auto& part : parts()) part->fail(text);
 }
 
-std::optional<std::vector<std::string>> Session::ask(const Question& question, std::chrono::milliseconds limit) {
-  return link_ ? link_->ask_all(question, limit) : std::vector<std::string>{recorder_.status()};
+std::optional<std::vector<std::string>> Session::ask(const Question& question, std::chrono::milliseconds limit,
+                                                     const std::vector<bool>& held) {
+  return link_ ? link_->ask_all(question, limit, held) : std::vector<std::string>{recorder_.status()};
 }
 
 std::vector<std::string> Session::statuses() { return ask({}, kStatusLimit).value(); }

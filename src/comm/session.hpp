@@ -69,7 +69,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void fail(std::string_view text) noexcept;
   /// Every rank's answer, in the group's order; empty for one that gives none in time. None where it is another
   /// rank's turn.
-  std::optional<std::vector<std::string>> ask(const Question& question, std::chrono::milliseconds limit);
+  std::optional<std::vector<std::string>> ask(const Question& question, std::chrono::milliseconds limit,
+                                              const std::vector<bool>& held = {});
   /// What each rank did last; empty for one that does not reply within a second.
   std::vector<std::string> statuses();
   /// The same as text, one line a rank, "no answer" for one that does not reply.

@@ -309,7 +309,8 @@ void WatchLink::report(Failure::Kind kind, std::string_view text) noexcept {
   static_cast<void>(link.reported.wait(deadline));
 }
 
-std::optional<std::vector<std::string>> WatchLink::ask_all(const Question& question, std::chrono::milliseconds limit) {
+std::optional<std::vector<std::string>> WatchLink::ask_all(const Question& question, std::chrono::milliseconds limit,
+                                                           const std::vector<bool>& held) {
   Impl& link = *impl_;
   if (link.on_own_thread()) throw std::logic_error("WatchLink::ask_all() was called from a callback");
   const auto ranks = static_cast<std::size_t>(link.world_size);
@@ -318,9 +319,10 @@ std::optional<std::vector<std::string>> WatchLink::ask_all(const Question& quest
   link.asks.push_back({.id = ++link.next_ask,
                        .limit_ms = static_cast<std::uint32_t>(wire_limit),
                        .question = question,
-                       .open = ranks,
+                       .open = ranks - static_cast<std::size_t>(std::ranges::count(held, true)),
                        .lines = std::vector<std::string>(ranks),
-                       .answered = std::vector<bool>(ranks, false)});
+                       .answered = held});
+  link.asks.back().answered.resize(ranks);
   const auto ask = std::prev(link.asks.end());
   link.wake.ring();
   link.asks_changed.wait_for(lock, limit, [&] { return ask->open == 0; });

@@ -243,7 +243,7 @@ TEST(SharedMemoryStop, InTheMiddleOfASmallReductionCostsNoMoreThanTheTimeoutAndH
             for (;; began = Clock::now().time_since_epoch().count()) group->all_reduce(tensor, ReduceOp::max);
           } catch (const CommError& error) {
             EXPECT_TRUE(contains(error.what(), "rank 1: no answer")) << error.what();
-            EXPECT_LT(since(), 2600ms) << "the timeout and the second for which the silent rank is asked";
+            EXPECT_LT(since(), 2600ms) << "the timeout, the reports and the dump";
           }
           beside.join();
           ::kill(std::stoi(pids[kVictim]), SIGCONT);

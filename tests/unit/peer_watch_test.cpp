@@ -181,6 +181,19 @@ TEST(PeerWatch, ARankThatDoesNotAnswerInTimeGivesAnEmptyLine) {
   EXPECT_EQ(world[0]->ask_all(kLimit), (Lines{"line 0", "line 1", "late"}));
 }
 
+TEST(PeerWatch, OfARankThatIsKnownToBeHeldNoAnswerIsWaitedFor) {
+  World world(3, 2);
+  std::promise<void> release;
+  RecordedLink stuck(world.options(2), [waits = release.get_future().share()] {
+    waits.wait();
+    return std::string("late");
+  });
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(world[0]->ask_all({}, kLimit, {false, false, true}), (Lines{"line 0", "line 1", ""}));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kLimit / 2);
+  release.set_value();
+}
+
 TEST(PeerWatch, AReportIsAskedForTheCallThatTheAskerWaitsIn) {
   World world(3, 2);
   const auto about_7 = world[1]->ask_all({Question::Kind::report, 7, 0}, kLimit);
