@@ -13,7 +13,10 @@ using std::chrono::milliseconds;
 constexpr milliseconds kReportLimit{2000};
 constexpr milliseconds kLook{20};
 
-/// This host's ranks that cannot answer, by one look each; all but this one where that holds for rank 0.
+}  // namespace
+
+std::string HangReport::text() const { return verdict.text + "; " + verdict.remedy + lines; }
+
 std::vector<bool> held_ranks(const Session& session) {
   const auto& arrivals = session.arrivals();
   const auto& own = session.own_arrival();
@@ -27,10 +30,6 @@ std::vector<bool> held_ranks(const Session& session) {
     for (std::size_t place = 0; place < held.size(); ++place) held[place] = &arrivals[place] != &own;
   return held;
 }
-
-}  // namespace
-
-std::string HangReport::text() const { return verdict.text + "; " + verdict.remedy + lines; }
 
 bool asked_over_nobody(const Session& session, const std::vector<std::string>& answers) {
   if (session.ranks().front() == session.origin().rank || answers.size() < 3) return false;

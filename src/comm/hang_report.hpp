@@ -23,6 +23,9 @@ struct HangReport {
 /// rank's turn (see Question::turn).
 std::optional<HangReport> hang_report(Session& session, const Call& call, std::uint32_t turn = 0);
 
+/// This host's ranks that cannot answer, by one look each; all but this one where that holds for rank 0.
+std::vector<bool> held_ranks(const Session& session);
+
 /// Nobody but this rank has answered, so that the group's rank 0, over which all are asked, is the silent one.
 bool asked_over_nobody(const Session& session, const std::vector<std::string>& answers);
 

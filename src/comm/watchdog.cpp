@@ -78,7 +78,8 @@ void Watchdog::look_after(Session& session, Vigil& vigil) {
 
 void Watchdog::look_for_silent(Session& session, const Call& call, Vigil& vigil) {
   vigil.next_look = Clock::now() + kNextLook;
-  const auto answers = session.ask({Question::Kind::status, call.number, turn_for(call, 1)}, kAnswerLimit);
+  const auto answers =
+      session.ask({Question::Kind::status, call.number, turn_for(call, 1)}, kAnswerLimit, held_ranks(session));
   if (!answers) return;
   HangCase hang{call.number, call.peer, false, call.step, {}};
   auto silent = silent_places(session, *answers);
