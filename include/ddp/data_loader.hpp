@@ -53,7 +53,7 @@ class BatchFeed {
 /// the workers had under way is discarded then. An iterator of the earlier pass is at its end from then on.
 /// Errors: what the dataset throws comes out of the loop with its type, with workers too; the pass is over then.
 /// A warning on rank 0 where the workers of this host's ranks are more than 1.5 for each core that they may use.
-/// With options.timeout(), c10::Error for a batch that takes longer.
+/// With options.timeout(), c10::Error for a batch that takes workers longer.
 /// Threads: one; the workers are its own, each with its own copy of the dataset.
 /// Lifetime: iterators hold a pointer to the loader. The destructor waits for batches that are being fetched.
 template <class Dataset>

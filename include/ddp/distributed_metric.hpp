@@ -16,8 +16,9 @@ namespace ddp {
 
 class ProcessGroup;
 
-/// Sums of this rank, which compute() adds up over the ranks. Copies are independent.
-/// Threads: one. Tensors: arguments of any device, with or without a gradient; they are not changed.
+/// Sums of this rank, which compute() adds up over the ranks: of several metrics in one order on all ranks. Where two
+/// of different classes meet, all ranks throw CallMismatchError. Copies are independent. Threads: one. Tensors:
+/// arguments of any device, with or without a gradient; they are not changed.
 class DistributedMetric {
  public:
   virtual ~DistributedMetric() = default;
@@ -25,7 +26,8 @@ class DistributedMetric {
   void reset();
 
  protected:
-  explicit DistributedMetric(std::int64_t numbers);
+  /// `name`, a literal, is shown in errors; `dimensions` tells the class from others among the ranks.
+  DistributedMetric(std::int64_t numbers, const char* name, std::int64_t dimensions);
   DistributedMetric(const DistributedMetric& other);
   DistributedMetric& operator=(const DistributedMetric& other);
   /// Adds to this rank's sums: [numbers], any real dtype.
@@ -34,7 +36,8 @@ class DistributedMetric {
   at::Tensor total(ProcessGroup& group) const;
 
  private:
-  at::Tensor sums_;
+  at::Tensor sums_;  // [1, ..., numbers]
+  const char* name_;
 };
 
 /// The mean over all samples.

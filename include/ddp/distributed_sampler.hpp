@@ -24,6 +24,7 @@ struct DistributedSamplerOptions {
   /// fills up with samples from its front, as often as needed.
   bool drop_last = false;
   /// false: for an evaluation, each sample once and none left out, so that ranks may have one sample less than others.
+  /// Not with drop_last.
   bool pad = true;
 };
 

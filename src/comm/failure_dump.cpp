@@ -105,7 +105,7 @@ std::string dump_at_failure(const Breakage& breakage, Origin origin, std::string
       if (written != nullptr) path = written->path;
       return written != nullptr;
     });
-    return path.empty() ? path : "; this rank's calls are in " + path;
+    return path.empty() ? path : "\n  this rank's calls are in " + path;
   } catch (const std::exception&) {
     return {};
   }

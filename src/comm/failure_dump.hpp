@@ -12,7 +12,7 @@ namespace ddp::comm {
 /// in calls that never meet: once, however many of its threads and groups meet the failure. Returns at once.
 void hear_of_failure(const Breakage& breakage, Origin origin, std::string_view part) noexcept;
 
-/// The same, and waits for the file, some seconds at most. "; this rank's calls are in FILE", for the end of the
+/// The same, and waits for the file, some seconds at most. "\n  this rank's calls are in FILE", for the
 /// error's text; empty where there is none.
 std::string dump_at_failure(const Breakage& breakage, Origin origin, std::string_view part) noexcept;
 

@@ -157,7 +157,8 @@ std::string FlightRecorder::status() const {
     text = "last completed call #" + std::to_string(last_completed);
   text += messages;
   if (newest != nullptr && newest->call.number > last_completed)
-    return text + ", now in " + newest->call.description() + " since " + seconds_since(newest->call.queued);
+    return text + (newest->call.meeting == Meeting::alone ? ", now works for all in " : ", now in ") +
+           newest->call.description() + " since " + seconds_since(newest->call.queued);
   text += ", now not in a collective";
   const auto step = this->step();
   if (step >= 0 && (last == nullptr || last->call.step != step)) text += " in step " + std::to_string(step);

@@ -64,7 +64,8 @@ Doing doing_of(const HangRank& rank, const HangCase& hang, bool is_brief) {
   const auto& report = *rank.report;
   const auto thread =
       report.thread.empty() ? "" : ", its thread " + (is_brief ? briefly(report.hindrance) : report.thread);
-  if (!report.elsewhere.empty()) return {HangKind::other_group, "waits " + report.elsewhere};
+  if (!report.elsewhere.empty())
+    return {hang.call == 0 ? HangKind::order_differs : HangKind::other_group, "waits " + report.elsewhere};
   if (report.phase == kLoading)
     return {HangKind::loading_data,
             "is loading data" + in_step(report) + " since " + seconds(report.in_phase) + thread};
@@ -101,7 +102,7 @@ std::string remedy_for(HangKind kind, Hindrance hindrance = Hindrance::unknown) 
     case HangKind::no_call_yet:
       return "all ranks have to make the call: see whether that one is still preparing, or takes another way";
     case HangKind::other_group:
-      return "make the calls of several groups in one order on all ranks";
+      return "make all calls in one order on all ranks, those of several groups and messages too";
     case HangKind::loading_data:
       return "look at what its data loader waits for: a disk, a download, a lock, too few workers";
     case HangKind::left_loop:
@@ -111,7 +112,7 @@ std::string remedy_for(HangKind kind, Hindrance hindrance = Hindrance::unknown) 
     case HangKind::slow:
       return remedy_for_slow(hindrance);
     case HangKind::own_code:
-      return "see its stack below; what one rank does for all belongs into rank0_section()";
+      return "see its stack below; what one rank does for all belongs in rank0_section()";
     case HangKind::order_differs:
       return "make the same calls on all ranks, in one order";
     case HangKind::in_transfer:
@@ -179,6 +180,7 @@ HangVerdict of_absent(const HangCase& hang, const std::vector<const HangRank*>& 
   }
   const auto& first = absent.front()->report;
   verdict.remedy = remedy_for(verdict.kind, first ? first->hindrance : Hindrance::unknown);
+  if (first && first->works_for_all) verdict.remedy = "give rank0_section() a longer timeout, or less to do";
   return verdict;
 }
 

@@ -5,8 +5,9 @@ namespace ddp::comm {
 void Breakage::raise(Origin origin, std::string_view part) const {
   const auto rank = "rank " + std::to_string(peer);
   switch (kind) {
-    case Kind::peer_raised:
     case Kind::peer_timed_out:
+      throw TimeoutError(origin, part, "as " + rank + " has found: " + text);
+    case Kind::peer_raised:
       throw PeerLostError(origin, part, rank + " failed: " + text, {}, peer);
     case Kind::peer_lost:
       throw PeerLostError(origin, part, rank + ' ' + text, {}, peer);

@@ -26,9 +26,11 @@ pid_t training_thread(const FlightRecorder& recorder) {
   return process;
 }
 
-bool waits_in_message(const FlightRecorder& recorder) {
-  const auto calls = recorder.calls();
-  return std::any_of(calls.begin(), calls.end(), [](const auto& one) { return one.call.number == 0 && !one.ended; });
+/// "in send to rank 0, message 3"; empty: in none
+std::string open_message(const FlightRecorder& recorder) {
+  for (const auto& one : recorder.calls())
+    if (one.call.number == 0 && !one.ended) return "in " + one.call.description();
+  return {};
 }
 
 /// What is called before main() or before a thread's function is of no use to anybody.
@@ -77,9 +79,11 @@ RankReport own_report(const FlightRecorder& recorder, std::uint64_t number) {
     report.works_for_all = made->call.meeting == Meeting::alone && !made->ended;
     report.call_is_planned = made->call.meeting == Meeting::plan;
   }
-  report.elsewhere = waited_in_elsewhere(recorder);
-  const bool takes_part = number > 0 ? report.entered >= number : waits_in_message(recorder);
-  if (!takes_part || report.works_for_all) look_at_thread(report, training_thread(recorder));
+  const bool takes_part = number > 0 && report.entered >= number;
+  if (!takes_part) report.elsewhere = open_message(recorder);
+  if (report.elsewhere.empty()) report.elsewhere = waited_in_elsewhere(recorder);
+  const bool is_to_look = !takes_part && (number > 0 || report.elsewhere.empty());
+  if (is_to_look || report.works_for_all) look_at_thread(report, training_thread(recorder));
   return report;
 }
 

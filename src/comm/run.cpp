@@ -25,6 +25,13 @@ std::string with_rank(const std::string& text) {
   return "rank " + std::to_string(origin.rank) + " of " + std::to_string(origin.world_size) + ": " + text;
 }
 
+// After the start: before, nobody holds anybody up.
+bool is_a_stall(const Error& error) {
+  if (error.origin().rank < 0) return false;
+  return dynamic_cast<const TimeoutError*>(&error) != nullptr ||
+         dynamic_cast<const CallMismatchError*>(&error) != nullptr;
+}
+
 // Publishes the exception in flight and prints it; returns the exit code.
 int report_current_exception() {
   try {
@@ -37,6 +44,7 @@ int report_current_exception() {
   } catch (const Error& error) {
     comm::fail_all(error.what());
     print(error.origin().rank >= 0 ? error.what() : with_rank(error.what()));
+    if (is_a_stall(error)) return kStalledExitCode;
   } catch (...) {
     const auto text = comm::text_of(std::current_exception());
     comm::fail_all(text);

@@ -24,17 +24,15 @@ std::string named(const std::string& ranks) {
 /// something.
 std::string likely_reason(const Camps& camps) {
   std::string outside;
-  bool in_model = false, after_data = false;
+  bool in_model = false;
   for (const auto& [call, ranks] : camps) {
     const bool is_planned = call.find(kByModel) != std::string::npos;
     in_model = in_model || is_planned;
-    after_data = after_data || call.find(kByProgramAfterItsData) != std::string::npos;
     if (!is_planned) outside += (outside.empty() ? "" : ",") + ranks;
   }
   if (!in_model || outside.empty()) return {};
-  const auto* const reason = outside == " 0" && !after_data
-                                 ? " has made a call under an `if (rank == 0)`, or has had fewer batches"
-                                 : " had fewer batches and left the loop earlier";
+  const auto* const reason = outside == " 0" ? " has made a call under an `if (rank == 0)`, or has had fewer batches"
+                                             : " had fewer batches and left the loop earlier, or skipped a backward()";
   return ": probably " + named(outside) + reason;
 }
 

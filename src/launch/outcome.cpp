@@ -22,10 +22,14 @@ bool only_lost_a_peer(const Outcome& outcome) {
   return WIFEXITED(outcome.status) && WEXITSTATUS(outcome.status) == kLostPeerExitCode;
 }
 
+bool has_stalled(const Outcome& outcome) {
+  return WIFEXITED(outcome.status) && WEXITSTATUS(outcome.status) == kStalledExitCode;
+}
+
 /// Smaller: rather the cause than an echo of it.
 int suspicion(const Outcome& outcome) {
   if (WIFSIGNALED(outcome.status)) return WTERMSIG(outcome.status) == SIGABRT ? 2 : 0;
-  return WEXITSTATUS(outcome.status) == 1 ? 2 : 1;
+  return WEXITSTATUS(outcome.status) == 1 ? 2 : has_stalled(outcome) ? 3 : 1;
 }
 
 std::string seconds(std::chrono::milliseconds time) {
@@ -35,6 +39,7 @@ std::string seconds(std::chrono::milliseconds time) {
 }
 
 std::string how(const Outcome& outcome) {
+  if (has_stalled(outcome)) return "exit code " + std::to_string(kStalledExitCode) + ", a call that did not end";
   if (!WIFSIGNALED(outcome.status)) return "exit code " + std::to_string(WEXITSTATUS(outcome.status));
   const int signal = WTERMSIG(outcome.status);
   std::string text = "killed by " + signal_name(signal) + " (signal " + std::to_string(signal) + ")";
@@ -47,6 +52,7 @@ std::string how(const Outcome& outcome) {
 std::string role(const Outcome& outcome) {
   if (!outcome.failed() || ended_by_us(outcome)) return "";
   if (only_lost_a_peer(outcome)) return ", because it lost a peer";
+  if (has_stalled(outcome)) return "";
   if (outcome.sent != 0) return ", after ddprun had sent " + signal_name(outcome.sent);
   return WIFSIGNALED(outcome.status) ? ", on its own" : ", most likely because of the first";
 }
@@ -78,8 +84,10 @@ std::vector<std::string> summary(const std::vector<Outcome>& outcomes) {
   std::vector<std::string> lines;
   const bool by_itself = first->sent == 0;
   if (by_itself) {
-    lines.push_back("rank " + std::to_string(first->rank) + " failed first, " + seconds(first->after) +
-                    " after the start: " + how(*first));
+    const auto* const what = has_stalled(*first) ? " gave up first, " : " failed first, ";
+    const auto* const whose = has_stalled(*first) ? "; its error names who held it up" : "";
+    lines.push_back("rank " + std::to_string(first->rank) + what + seconds(first->after) +
+                    " after the start: " + how(*first) + whose);
   }
   auto others = outcomes;
   std::ranges::sort(others, {}, &Outcome::rank);

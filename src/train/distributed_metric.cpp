@@ -5,6 +5,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "ddp/process_group.hpp"
 
@@ -68,12 +69,17 @@ double quotient(const at::Tensor& sum_and_count) {
 
 }  // namespace
 
-DistributedMetric::DistributedMetric(std::int64_t numbers) : sums_(at::zeros({numbers}, at::kDouble)) {}
+DistributedMetric::DistributedMetric(std::int64_t numbers, const char* name, std::int64_t dimensions) : name_(name) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(dimensions), 1);
+  sizes.back() = numbers;
+  sums_ = at::zeros(sizes, at::kDouble);
+}
 
-DistributedMetric::DistributedMetric(const DistributedMetric& other) : sums_(other.sums_.clone()) {}
+DistributedMetric::DistributedMetric(const DistributedMetric& other) : sums_(other.sums_.clone()), name_(other.name_) {}
 
 DistributedMetric& DistributedMetric::operator=(const DistributedMetric& other) {
   sums_ = other.sums_.clone();
+  name_ = other.name_;
   return *this;
 }
 
@@ -83,11 +89,11 @@ void DistributedMetric::add(const at::Tensor& values) { sums_ += values.detach()
 
 at::Tensor DistributedMetric::total(ProcessGroup& group) const {
   auto sums = sums_.to(group.device(), at::kDouble, false, true);
-  group.all_reduce(sums, ReduceOp::sum, {.label = "metric"});
-  return sums.to(at::kCPU);
+  group.all_reduce(sums, ReduceOp::sum, {.label = name_});
+  return sums.to(at::kCPU).flatten();
 }
 
-MeanLoss::MeanLoss() : DistributedMetric(2) {}
+MeanLoss::MeanLoss() : DistributedMetric(2, "MeanLoss", 1) {}
 
 void MeanLoss::update(const at::Tensor& loss, std::int64_t samples) {
   require(loss.defined() && loss.numel() == 1 && !loss.is_complex(), "MeanLoss",
@@ -100,7 +106,7 @@ void MeanLoss::update(const at::Tensor& loss, std::int64_t samples) {
 
 double MeanLoss::compute(ProcessGroup& group) const { return quotient(total(group)); }
 
-Accuracy::Accuracy(std::int64_t top_k) : DistributedMetric(2), top_k_(top_k) {
+Accuracy::Accuracy(std::int64_t top_k) : DistributedMetric(2, "Accuracy", 2), top_k_(top_k) {
   require(top_k >= 1, "Accuracy", "top_k is " + std::to_string(top_k));
 }
 
@@ -114,7 +120,8 @@ void Accuracy::update(const at::Tensor& scores, const at::Tensor& target) {
 
 double Accuracy::compute(ProcessGroup& group) const { return quotient(total(group)); }
 
-ConfusionMatrix::ConfusionMatrix(std::int64_t classes) : DistributedMetric(classes * classes), classes_(classes) {
+ConfusionMatrix::ConfusionMatrix(std::int64_t classes)
+    : DistributedMetric(classes * classes, "ConfusionMatrix", 3), classes_(classes) {
   require(classes >= 1, "ConfusionMatrix", std::to_string(classes) + " classes");
 }
 

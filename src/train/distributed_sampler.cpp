@@ -100,6 +100,8 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const Distribut
                                 std::to_string(*complete.num_replicas) +
                                 " replicas; ranks count from 0 to num_replicas - 1");
   }
+  if (complete.drop_last && !complete.pad)
+    throw std::invalid_argument("sampler: drop_last leaves samples out, which without pad none is");
   shared_->dataset_size = dataset_size;
   shared_->num_replicas = *complete.num_replicas;
   shared_->rank = *complete.rank;

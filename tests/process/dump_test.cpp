@@ -55,7 +55,7 @@ TEST_F(Dumps, ATimeoutLeavesAFileOfEveryRankAlsoOfOneThatIsInUserCode) {
     }
     const auto text = error_of_a_call(*group);
     EXPECT_TRUE(contains(text, "timed out after 1.0 s"));
-    EXPECT_TRUE(text.ends_with("; this rank's calls are in " + file_of(group->rank()))) << text;
+    EXPECT_TRUE(text.ends_with("\n  this rank's calls are in " + file_of(group->rank()))) << text;
     EXPECT_TRUE(error_of_a_call(*group).ends_with(".json")) << "a later call";
   }));
   for (int rank = 0; rank < 3; ++rank) {
@@ -123,7 +123,7 @@ TEST_F(Dumps, RanksThatWaitInCallsThatNeverMeetLeaveThemToo) {
       group->all_reduce(tensor);
       ADD_FAILURE() << "no exception";
     } catch (const CallMismatchError& error) {
-      EXPECT_TRUE(contains(error.what(), "; this rank's calls are in " + file_of(group->rank()) + "; make the same"));
+      EXPECT_TRUE(contains(error.what(), "\n  this rank's calls are in " + file_of(group->rank()) + "; make the same"));
     }
   }));
   EXPECT_EQ(in_dump_of(0, "[d['why'], d['groups'][0]['calls'][-1]['operation']]"), "['mismatch', 'monitored_barrier']");

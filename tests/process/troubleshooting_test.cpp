@@ -51,9 +51,9 @@ constexpr const char* kNoInterface = "DDP_BACKEND=gloo GLOO_SOCKET_IFNAME=eth9 d
 
 constexpr const char* kDump = "kill -USR2 4711";
 constexpr const char* kLastCalls =
-    "for f in /tmp/ddp_rank*; do python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); c = "
-    "d[\"groups\"][0][\"calls\"][-1]; print(d[\"rank\"], d[\"phase\"], c[\"number\"], c[\"operation\"], "
-    "c[\"state\"])' $f; done";
+    "for f in /tmp/ddp_rank*; do python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); g = d[\"groups\"][0]; "
+    "c = (g[\"calls\"] or [{}])[-1]; print(d[\"rank\"], d[\"phase\"], g[\"entered\"], c.get(\"operation\"), "
+    "c.get(\"state\"))' $f; done";
 
 const std::set<std::string> kTried{kDump,      kLastCalls, kPlain,   kLogInit,    kByHand,    kInspect,
                                    kLogColl,   kWarn,      kTimeout, kSourceLine, kOneThread, kOverGloo,

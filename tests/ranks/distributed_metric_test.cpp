@@ -145,6 +145,18 @@ TEST(DistributedMetric, RefusesWhatDoesNotFitInWords) {
   refuses([&] { confusion.update(at::zeros({1}, at::kLong), at::zeros({2}, at::kLong)); }, "differ in length");
 }
 
+TEST(DistributedMetric, InAnotherOrderOnOneRankIsAMismatch) {
+  run_ranks(2, [](const Group& group) {
+    Accuracy accuracy;
+    MeanLoss loss;
+    const auto compute = [&](bool loss_first) { return loss_first ? loss.compute(*group) : accuracy.compute(*group); };
+    EXPECT_THROW(compute(group->rank() == 0), CallMismatchError);
+    EXPECT_THROW(compute(group->rank() == 1), CallMismatchError);
+    EXPECT_THROW(group->rank() == 0 ? void(accuracy.compute(*group)) : void(ConfusionMatrix(2).compute(*group)),
+                 CallMismatchError);
+  });
+}
+
 // Fault R43.
 TEST(DistributedMetric, LeavesItsArgumentsAlone) {
   run_ranks(2, [](const Group& group) {

@@ -78,13 +78,10 @@ TEST(Rank0Section, ThatIsTooLongTimesOutAndTellsWhatRankZeroDoes) {
       reduce(*group);  // where rank 0 has not heard of it before
       ADD_FAILURE() << "no exception";
     } catch (const TimeoutError& error) {
-      EXPECT_EQ(group->rank(), 1);
       EXPECT_TRUE(contains(error.what(), "timed out after 1.0 s: rank 0 is in \"rank0_section\" since "));
+      EXPECT_TRUE(contains(error.what(), "give rank0_section() a longer timeout, or less to do"));
       EXPECT_TRUE(contains(error.what(), "Gate::pass"));
-      given_up.open();
-    } catch (const PeerLostError& error) {
-      EXPECT_EQ(group->rank(), 0);
-      EXPECT_TRUE(contains(error.what(), "rank 1 failed: rank0_section #1: timed out after 1.0 s"));
+      if (group->rank() == 1) given_up.open();
     }
   });
 }

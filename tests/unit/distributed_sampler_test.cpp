@@ -337,6 +337,7 @@ TEST(DistributedSampler, RefusesARankThatIsNotAmongTheReplicas) {
   EXPECT_THROW(sampler_of(10, 2, 2), std::invalid_argument);
   EXPECT_THROW(sampler_of(10, 2, -1), std::invalid_argument);
   EXPECT_THROW(sampler_of(10, 0, 0), std::invalid_argument);
+  EXPECT_THROW(DistributedSampler(10, {.drop_last = true, .pad = false}), std::invalid_argument);
   EXPECT_THROW(sampler_of(10, 2, 0).indices_of(2), std::out_of_range);
 }
 

@@ -46,12 +46,14 @@ TEST(Waits, ThoseOutsideOfTheModelProbablyHadFewerBatches) {
     return text.substr(0, text.find('\n'));
   };
   const std::string begin = "the ranks wait in different calls, which never meet: probably ";
-  EXPECT_EQ(reason({{in_model(5)}, {outside}}), begin + "rank 10 had fewer batches and left the loop earlier");
+  EXPECT_EQ(reason({{in_model(5)}, {outside}}),
+            begin + "rank 10 had fewer batches and left the loop earlier, or skipped a backward()");
   EXPECT_EQ(reason({{in_model(5)}, {outside}, {after}, {in_model(5)}}),
-            begin + "ranks 10, 20 had fewer batches and left the loop earlier");
+            begin + "ranks 10, 20 had fewer batches and left the loop earlier, or skipped a backward()");
   EXPECT_EQ(reason({{outside}, {in_model(5)}, {in_model(5)}}),
             begin + "rank 0 has made a call under an `if (rank == 0)`, or has had fewer batches");
-  EXPECT_EQ(reason({{after}, {in_model(5)}}), begin + "rank 0 had fewer batches and left the loop earlier");
+  EXPECT_EQ(reason({{after}, {in_model(5)}}),
+            begin + "rank 0 has made a call under an `if (rank == 0)`, or has had fewer batches");
 }
 
 TEST(Waits, OneKindIsNoMismatchHoweverLongAllWait) {
