@@ -95,6 +95,8 @@ std::string obstacle(pid_t thread) {
 
 /// A thread that has just answered, still in the handler, blocks the signal for a moment.
 std::string lasting_obstacle(pid_t thread, Clock::time_point until) {
+  constexpr std::chrono::milliseconds a_moment{20};
+  until = std::min(until, Clock::now() + a_moment);
   for (;;) {
     auto reason = obstacle(thread);
     if (reason.empty() || Clock::now() >= until) return reason;

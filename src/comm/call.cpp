@@ -5,6 +5,13 @@
 namespace ddp::comm {
 namespace {
 
+/// On one line, and without what a terminal would obey.
+std::string printable(std::string text) {
+  for (auto& character : text)
+    if (static_cast<unsigned char>(character) < ' ' || character == 0x7f) character = '?';
+  return text;
+}
+
 std::string title(const Call& call) {
   std::string text;
   if (call.peer >= 0)
@@ -13,7 +20,7 @@ std::string title(const Call& call) {
   else
     text = name_of(call.signature.called());
   if (call.number > 0) text += " #" + std::to_string(call.number);
-  if (!call.label.empty()) text += " \"" + call.label + '"';
+  if (!call.label.empty()) text += " \"" + printable(call.label) + '"';
   return text;
 }
 
@@ -33,8 +40,18 @@ std::string Call::amount() const {
   return is_unknown ? "bytes" : signature.amount();
 }
 
+namespace {
+
+constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
+
+}  // namespace
+
+std::chrono::steady_clock::time_point deadline_in(std::chrono::milliseconds timeout) {
+  return std::chrono::steady_clock::now() + std::min(timeout, kYear);
+}
+
 std::chrono::steady_clock::time_point deadline_of(const Call& call, std::chrono::milliseconds timeout) {
-  return call.queued + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
+  return call.queued + std::min(timeout, kYear);
 }
 
 std::string Call::kind() const {

@@ -42,6 +42,8 @@ struct Call {
   std::string kind() const;
 };
 
+/// After so long from now, or after a year, which the clock can hold.
+std::chrono::steady_clock::time_point deadline_in(std::chrono::milliseconds timeout);
 /// When it has lasted `timeout`; a year from its beginning for longer ones, which the clock might not hold.
 std::chrono::steady_clock::time_point deadline_of(const Call& call, std::chrono::milliseconds timeout);
 

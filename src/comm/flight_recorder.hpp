@@ -69,6 +69,9 @@ class FlightRecorder {
   std::vector<Call> first_open(std::size_t before) const;
   /// A thread has begun to wait for long in the first open call; false: so it was before.
   bool note_wait(std::uint64_t number) noexcept { return waits_.exchange(number) != number; }
+  void end_wait() noexcept {
+    if (waits_.load(std::memory_order_relaxed) != 0) waits_ = 0;
+  }
   /// The call in which a thread waits for long.
   std::optional<Call> waited_in() const;
   /// The call or message that has been open for longest.

@@ -58,25 +58,33 @@ std::string briefly(Hindrance hindrance) {
   }
 }
 
+/// Of the ranks that take part: else all have left their loops, and it is no matter of batches.
+bool somebody_has_data(const HangCase& hang) {
+  return std::any_of(hang.ranks.begin(), hang.ranks.end(), [&](const HangRank& rank) {
+    return rank.report && rank.report->entered >= hang.call && !rank.report->data_used_up;
+  });
+}
+
 /// Brief where several ranks are to share a phrase.
 Doing doing_of(const HangRank& rank, const HangCase& hang, bool is_brief) {
   if (!rank.report) return doing_of_silent(rank);
   const auto& report = *rank.report;
   const auto thread =
       report.thread.empty() ? "" : ", its thread " + (is_brief ? briefly(report.hindrance) : report.thread);
-  if (!report.elsewhere.empty())
+  if (!report.elsewhere.empty() && report.phase.empty())
     return {hang.call == 0 ? HangKind::order_differs : HangKind::other_group, "waits " + report.elsewhere};
   if (report.phase == kLoading)
     return {HangKind::loading_data,
             "is loading data" + in_step(report) + " since " + seconds(report.in_phase) + thread};
-  if (report.data_used_up && report.phase.empty())
+  if (report.data_used_up && report.phase.empty() && somebody_has_data(hang))
     return {HangKind::left_loop, "has had its last batch and left its loop" + thread};
+  const auto also = report.elsewhere.empty() ? "" : ", and waits " + report.elsewhere;
   const auto where = report.phase.empty()
                          ? "is in code of its own" + in_step(report)
                          : "is in \"" + report.phase + '"' + in_step(report) + " since " + seconds(report.in_phase);
   if (hang.call > 0 && report.entered == 0)
     return {HangKind::no_call_yet, "has made no call in this group yet and " + where + thread};
-  return {is_at_work(report.hindrance) ? HangKind::slow : HangKind::own_code, where + thread};
+  return {is_at_work(report.hindrance) ? HangKind::slow : HangKind::own_code, where + thread + also};
 }
 
 std::string remedy_for_slow(Hindrance hindrance) {
@@ -102,7 +110,8 @@ std::string remedy_for(HangKind kind, Hindrance hindrance = Hindrance::unknown) 
     case HangKind::no_call_yet:
       return "all ranks have to make the call: see whether that one is still preparing, or takes another way";
     case HangKind::other_group:
-      return "make all calls in one order on all ranks, those of several groups and messages too";
+      return "see whom that one waits for, or make all calls in one order on all ranks, those of several groups and "
+             "messages too";
     case HangKind::loading_data:
       return "look at what its data loader waits for: a disk, a download, a lock, too few workers";
     case HangKind::left_loop:

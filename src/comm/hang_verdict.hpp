@@ -11,16 +11,17 @@
 
 namespace ddp::comm {
 
+/// Of several the first says most.
 enum class HangKind : std::uint8_t {
   stopped,        ///< a rank's process is stopped, frozen or held by a debugger
   silent,         ///< a rank's process gives no answer
   no_call_yet,    ///< a rank has made no call in this group
-  other_group,    ///< a rank waits in a call of another group
   loading_data,   ///< a rank waits for its next batch
   left_loop,      ///< a rank has had fewer batches
   one_rank_call,  ///< the others have gone on without it, as past an `if (rank == 0)`
   slow,           ///< a rank still computes, or came late
   own_code,       ///< a rank sleeps in code of the program
+  other_group,    ///< a rank waits in a call of another group, or in a message
   order_differs,  ///< the ranks have made different calls
   in_transfer,    ///< all ranks have made the call, and it does not end
 };

@@ -2,6 +2,7 @@
 #include "base/thread_number.hpp"
 #include "comm/hang_report.hpp"
 #include "comm/store_task.hpp"
+#include "comm/watch_frame.hpp"
 #include "ddp/phase.hpp"
 
 namespace ddp {
@@ -12,10 +13,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{50};  // many ranks ask rank 0, which has other work to do
 
-/// What rank 0 has to say: empty, or why it has failed.
+/// What rank 0 has to say.
 struct Outcome : comm::StoreTask {
+  bool has_failed = false;
   std::string failure;
 };
+
+constexpr char kDone = '=', kFailed = '!';  // before the text
+constexpr std::size_t kMaxFailure = 64 * 1024;
 
 struct Keys {
   explicit Keys(std::uint64_t number) : done("section/" + std::to_string(number)), heard(done + "/heard") {}
@@ -33,7 +38,10 @@ void look_for_outcome(comm::Session& session, Outcome& outcome, const Keys& keys
     if (!go_on) return;
   }
   const auto text = store->get(keys.done);
-  session.health().update([&] { outcome.failure.assign(text.begin() + 1, text.end()); });
+  session.health().update([&] {
+    outcome.has_failed = text.at(0) == kFailed;
+    outcome.failure.assign(text.begin() + 1, text.end());
+  });
   const auto others = static_cast<std::int64_t>(session.ranks().size()) - 1;
   if (store->add(keys.heard, 1) != others) return;
   store->deleteKey(keys.done);
@@ -42,7 +50,9 @@ void look_for_outcome(comm::Session& session, Outcome& outcome, const Keys& keys
 
 void tell(comm::Session& session, const Keys& keys, const std::exception_ptr& error, const comm::Call& call) {
   try {
-    session.store()->set(keys.done, bytes_of('=' + (error ? comm::text_of(error) : std::string())));
+    const auto text =
+        error ? kFailed + comm::watch::bounded_text(comm::text_of(error), kMaxFailure) : std::string(1, kDone);
+    session.store()->set(keys.done, bytes_of(text));
   } catch (const std::exception& gone) {
     session.break_and_raise({Breakage::Kind::peer_unknown, -1, "lost the store: " + comm::text_of(gone)}, call.name());
   }
@@ -91,7 +101,7 @@ void ProcessGroup::rank0_section(const std::function<void()>& work, const CallOp
   }
   session->recorder().complete(call);
   const auto rank_0 = session->ranks().front();
-  if (!seen.failure.empty())
+  if (seen.has_failed)
     throw PeerLostError(origin(), call.name(), "rank " + std::to_string(rank_0) + " failed: " + seen.failure,
                         "all ranks know of it, and the group can go on", rank_0);
 }

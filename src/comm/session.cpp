@@ -219,7 +219,7 @@ void Session::run_abandonable(std::string_view part, std::chrono::milliseconds t
     if (shared->done) error = shared->error;
     return done = shared->done;
   };
-  health_.wait(kNoCall, Clock::now() + timeout, is_done);
+  health_.wait(kNoCall, deadline_in(timeout), is_done);
   // Where another rank met the same error first, this one is about to meet it too.
   if (!done && health_.obstacle(kNoCall)) health_.wait_despite_obstacles(kSameErrorGrace, is_done);
   if (done && !error) return;

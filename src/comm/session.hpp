@@ -84,6 +84,7 @@ class Session : public std::enable_shared_from_this<Session> {
   /// ranks wait in calls that never meet.
   template <class Done>
   void wait(std::uint64_t number, std::chrono::steady_clock::time_point deadline, Done done) {
+    const LongWait wait(*this);
     for (bool is_over = false; !is_over;) {
       const auto now = std::chrono::steady_clock::now();
       const auto until = std::min(deadline, now + kTellAfter);
@@ -98,6 +99,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void wait_working(const Call& call, std::chrono::steady_clock::time_point deadline, Done done) {
     const auto progress = call.peer < 0 ? current_progress() : nullptr;  // messages have threads of their own
     if (!progress) return wait(call.number, deadline, done);
+    const LongWait wait(*this);
     auto tell_at = std::chrono::steady_clock::now() + kTellAfter;
     progress->help([&] {
       if (health_.look(done) || health_.obstacle(call.number)) return true;
@@ -177,6 +179,14 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<std::shared_ptr<Session>> parts();
   void throw_if_broken(std::string_view part) const;
   void tell_wait();
+  /// What was noted of a wait is over with it.
+  struct LongWait {
+    explicit LongWait(Session& waited) : session(waited) {}
+    ~LongWait() { session.recorder_.end_wait(); }
+    LongWait(const LongWait&) = delete;
+    LongWait& operator=(const LongWait&) = delete;
+    Session& session;
+  };
   void rethrow_if_ours(const std::exception_ptr& error);
 
   const Origin origin_;

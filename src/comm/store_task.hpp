@@ -42,7 +42,7 @@ void start_on_store(const std::shared_ptr<Session>& session, const std::shared_p
 template <class Task>
 Task wait_for_task(Session& session, Task& task, const Call& call, std::chrono::milliseconds limit) {
   Task seen;
-  session.wait(call.number, std::chrono::steady_clock::now() + limit, [&] {
+  session.wait(call.number, deadline_in(limit), [&] {
     seen = task;
     return seen.is_over;
   });

@@ -29,7 +29,7 @@ enum class FrameType : std::uint8_t {
   received,     ///< hub: type (1) of the report or goodbye that it has dealt with
   ask,          ///< link: id (4), limit in ms (4), kind (1), call (8), turn (4)
   question,     ///< hub: kind (1), call (8)
-  status,       ///< link: kind (1), text
+  status,       ///< link: kind (1), call (8), text
   waiting,      ///< link: the calls that it waits in, see watch_mismatch.hpp
   answer,       ///< hub: id (4), rank (4), text
   failure,      ///< hub: rank (4), kind (1), text

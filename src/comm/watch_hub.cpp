@@ -71,7 +71,6 @@ struct WatchHub::Impl final : ServerEvents {
       : options(checked(o)),
         server({.world_size = o.world_size, .loopback_only = o.loopback_only, .hello_limit = o.hello_limit}, *this),
         verdict(o.echo_wait),
-        questions{WatchQuestions(o.world_size), WatchQuestions(o.world_size)},
         waits(names_of(o)),
         members(static_cast<std::size_t>(o.world_size)) {
     const BlockedSignals blocked;
@@ -130,7 +129,8 @@ struct WatchHub::Impl final : ServerEvents {
         return take_ask(rank, body);
       case FrameType::status: {
         const auto kind = body.u8();
-        if (kind < questions.size()) answer(rank, questions[kind], bounded_text(body.rest(), kMaxReport));
+        const auto call = body.u64();
+        if (kind < questions.size()) send_answers(questions[kind].settle(rank, call), rank, body.rest());
         return;
       }
       case FrameType::waiting:
@@ -141,7 +141,7 @@ struct WatchHub::Impl final : ServerEvents {
   }
 
   void gone(int rank, const std::string& reason) override {
-    for (auto& open : questions) answer(rank, open, {});
+    for (auto& open : questions) send_answers(open.settle(rank), rank, {});
     Member& member = of(rank);
     if (closing || member.state != State::here) return;
     member.state = State::lost;
@@ -204,8 +204,11 @@ struct WatchHub::Impl final : ServerEvents {
     const auto kind = body.u8();
     if (!body.ok() || kind >= questions.size()) return;
     const auto call = body.u64();
-    const Question question{static_cast<Question::Kind>(kind), call, body.u32()};
-    if (turns.take(rank, question, Clock::now())) return ask(asker, question, deadline);
+    Question question{static_cast<Question::Kind>(kind), call, body.u32()};
+    if (turns.take(rank, question, Clock::now())) {
+      if (question.kind == Question::Kind::status) question.call = 0;  // the same line for all
+      return ask(asker, question, deadline);
+    }
     server.send(rank, encode_frame(FrameType::refused, BodyWriter().u32(asker.id).bytes()));
   }
 
@@ -215,14 +218,14 @@ struct WatchHub::Impl final : ServerEvents {
       if (about == asker.rank) continue;  // it answers itself
       if (of(about).state != State::here) {
         send_answer(asker, about, {});
-      } else if (questions[kind].add(asker, about, deadline)) {
+      } else if (questions[kind].add(asker, about, question.call, deadline)) {
         server.send(about, encode_frame(FrameType::question, BodyWriter().u8(kind).u64(question.call).bytes()));
       }
     }
   }
 
-  void answer(int about, WatchQuestions& open, const std::string& text) {
-    for (const auto& asker : open.settle(about)) send_answer(asker, about, text);
+  void send_answers(const std::vector<WatchQuestions::Asker>& askers, int about, std::string_view text) {
+    for (const auto& asker : askers) send_answer(asker, about, bounded_text(text, kMaxReport));
   }
 
   void send_answer(WatchQuestions::Asker asker, int about, const std::string& text) {

@@ -166,8 +166,9 @@ struct WatchLink::Impl {
       }
       case FrameType::question: {
         const auto kind = body.u8();
-        const auto text = own_answer(static_cast<Question::Kind>(kind), body.u64());
-        return queue(FrameType::status, BodyWriter().u8(kind).text(text).bytes());
+        const auto call = body.u64();
+        const auto text = own_answer(static_cast<Question::Kind>(kind), call);
+        return queue(FrameType::status, BodyWriter().u8(kind).u64(call).text(text).bytes());
       }
       case FrameType::answer: {
         const std::uint32_t id = body.u32();

@@ -1,10 +1,11 @@
 #pragma once
 /// watch_questions.hpp: who has asked everybody, who has not answered yet, and whose turn it is to ask.
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "comm/peer_watch.hpp"
@@ -12,8 +13,8 @@
 
 namespace ddp::comm::watch {
 
-/// A rank is sent one question at a time, however many wait for its answer: so nothing piles up
-/// for a rank that is stopped.
+/// A rank is sent one question about a call at a time, however many wait for its answer: so nothing piles up for a rank
+/// that is stopped.
 class WatchQuestions {
  public:
   struct Asker {
@@ -21,25 +22,21 @@ class WatchQuestions {
     std::uint32_t id;
   };
 
-  explicit WatchQuestions(int world_size) : asked_(static_cast<std::size_t>(world_size), false) {}
-
-  /// `asker` waits for `about` until `deadline`; true when `about` has to be sent a question.
-  bool add(Asker asker, int about, Clock::time_point deadline) {
-    waiting_.push_back({asker, about, deadline});
-    const bool send = !asked_[static_cast<std::size_t>(about)];
-    asked_[static_cast<std::size_t>(about)] = true;
-    return send;
+  /// `asker` waits until `deadline` for what `about` says of `call`; true when `about` has to be sent the question.
+  bool add(Asker asker, int about, std::uint64_t call, Clock::time_point deadline) {
+    waiting_.push_back({asker, about, call, deadline});
+    return asked_.insert({about, call}).second;
   }
 
-  /// `about` has answered or never will: those who waited for it.
+  /// `about` has answered: those who waited for it.
+  std::vector<Asker> settle(int about, std::uint64_t call) {
+    asked_.erase({about, call});
+    return take([&](const Entry& entry) { return entry.about == about && entry.call == call; });
+  }
+  /// It never will answer anything.
   std::vector<Asker> settle(int about) {
-    asked_[static_cast<std::size_t>(about)] = false;
-    std::vector<Asker> askers;
-    std::erase_if(waiting_, [&](const Entry& entry) {
-      if (entry.about == about) askers.push_back(entry.asker);
-      return entry.about == about;
-    });
-    return askers;
+    std::erase_if(asked_, [&](const auto& asked) { return asked.first == about; });
+    return take([&](const Entry& entry) { return entry.about == about; });
   }
 
   /// Forgets what nobody waits for any more.
@@ -51,9 +48,21 @@ class WatchQuestions {
   struct Entry {
     Asker asker;
     int about;
+    std::uint64_t call;
     Clock::time_point deadline;
   };
-  std::vector<bool> asked_;
+  template <class Which>
+  std::vector<Asker> take(Which which) {
+    std::vector<Asker> askers;
+    std::erase_if(waiting_, [&](const Entry& entry) {
+      const bool is_it = which(entry);
+      if (is_it) askers.push_back(entry.asker);
+      return is_it;
+    });
+    return askers;
+  }
+
+  std::set<std::pair<int, std::uint64_t>> asked_;  // and not answered
   std::vector<Entry> waiting_;
 };
 

@@ -99,7 +99,7 @@ void Watchdog::look_for_silent(Session& session, const Call& call, Vigil& vigil)
 
 void Watchdog::warn(Session& session, const Call& call, Vigil& vigil) {
   const auto report = hang_report(session, call, turn_for(call, 1 + vigil.warned));
-  ++vigil.warned;
+  while (vigil.warned < 20 && age_of(call) >= session.warn_after() * (1U << vigil.warned)) ++vigil.warned;
   const auto still_open = session.recorder().oldest_open();
   if (report && still_open && still_open->ticket == call.ticket && !session.health().breakage())
     say(call, report->text());

@@ -66,7 +66,7 @@ void Work::State::complete(std::exception_ptr error) noexcept {
 
 void Work::State::wait() { wait_until(deadline_, timeout_); }
 
-void Work::State::wait(std::chrono::milliseconds timeout) { wait_until(Clock::now() + timeout, timeout); }
+void Work::State::wait(std::chrono::milliseconds timeout) { wait_until(comm::deadline_in(timeout), timeout); }
 
 bool Work::State::is_completed() {
   bool done = false;

@@ -62,6 +62,12 @@ at::Tensor numbers(std::initializer_list<double> values) {
   return at::tensor(at::ArrayRef<double>(values), at::kDouble);
 }
 
+std::int64_t square_of(std::int64_t classes) {
+  constexpr std::int64_t most = 1 << 16;  // whose matrix takes 32 GiB
+  require(classes >= 1 && classes <= most, "ConfusionMatrix", std::to_string(classes) + " classes");
+  return classes * classes;
+}
+
 double quotient(const at::Tensor& sum_and_count) {
   const auto count = sum_and_count[1].item<double>();
   return count > 0 ? sum_and_count[0].item<double>() / count : std::numeric_limits<double>::quiet_NaN();
@@ -121,9 +127,7 @@ void Accuracy::update(const at::Tensor& scores, const at::Tensor& target) {
 double Accuracy::compute(ProcessGroup& group) const { return quotient(total(group)); }
 
 ConfusionMatrix::ConfusionMatrix(std::int64_t classes)
-    : DistributedMetric(classes * classes, "ConfusionMatrix", 3), classes_(classes) {
-  require(classes >= 1, "ConfusionMatrix", std::to_string(classes) + " classes");
-}
+    : DistributedMetric(square_of(classes), "ConfusionMatrix", 3), classes_(classes) {}
 
 void ConfusionMatrix::update(const at::Tensor& predicted, const at::Tensor& target) {
   constexpr const char* name = "ConfusionMatrix";

@@ -69,6 +69,27 @@ TEST(Rank0Section, ThatThrowsThrowsOnAllRanksAndTheGroupGoesOn) {
   });
 }
 
+TEST(Rank0Section, ThatThrowsWithoutATextOrWithAVeryLongOneFailsOnAllRanks) {
+  run_ranks(2, [](const Group& group) {
+    for (const auto& text : {std::string(), std::string("\n"), std::string(16U << 20U, 'x')}) {
+      const auto call = [&] { group->rank0_section([&] { throw std::domain_error(text); }); };
+      if (group->rank() == 0)
+        EXPECT_THROW(call(), std::domain_error);
+      else
+        EXPECT_THROW(call(), PeerLostError);
+    }
+    reduce(*group);
+  });
+}
+
+TEST(Rank0Section, MayHaveAnyTimeout) {
+  run_ranks(2, [](const Group& group) {
+    group->rank0_section([] { std::this_thread::sleep_for(100ms); }, {.timeout = std::chrono::milliseconds::max()});
+    group->monitored_barrier({.timeout = std::chrono::milliseconds::max()});
+    reduce(*group);
+  });
+}
+
 TEST(Rank0Section, ThatIsTooLongTimesOutAndTellsWhatRankZeroDoes) {
   const Gate given_up;
   run_ranks(2, [&](const Group& group) {

@@ -88,6 +88,9 @@ TEST(HangVerdict, KnowsTheEndOfTheData) {
   late.report->data_used_up = true;
   expect(judge_hang(hang({waiting(0), late})), HangKind::left_loop, {1},
          "rank 1 has had its last batch and left its loop, its thread sleeps (read)");
+  auto all_done = waiting(0);
+  all_done.report->data_used_up = true;
+  expect(judge_hang(hang({all_done, late})), HangKind::own_code, {1}, "is in code of its own");
   late.report->phase = "validation";  // which it goes through after the loop
   expect(judge_hang(hang({waiting(0), late})), HangKind::own_code, {1}, "is in \"validation\"");
 }
@@ -101,9 +104,13 @@ TEST(HangVerdict, KnowsARankThatHasMadeNoCall) {
 TEST(HangVerdict, KnowsARankThatWaitsInAnotherGroup) {
   auto late = absent(1);
   late.report->elsewhere = "in barrier #2 of the group of ranks 0, 1";
-  late.report->phase = "loading data";
   expect(judge_hang(hang({waiting(0), late})), HangKind::other_group, {1},
          "rank 1 waits in barrier #2 of the group of ranks 0, 1");
+  expect(judge_hang(hang({waiting(0), late, absent(2)})), HangKind::own_code, {1, 2}, "; rank 2 is in code of its own");
+  late.report->phase = "validation";
+  expect(judge_hang(hang({waiting(0), late})), HangKind::own_code, {1},
+         "rank 1 is in \"validation\" in step 2 since 0.0 s, its thread sleeps (read), and waits in barrier #2 of the "
+         "group");
 }
 
 TEST(HangVerdict, KnowsACallOfOneRankAloneByTheLaterStepsOfTheOthers) {

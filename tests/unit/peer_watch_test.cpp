@@ -216,6 +216,21 @@ TEST(PeerWatch, LinesAndReportsThatAreAskedForAtOnceAreNotMixedUp) {
   for (auto& asker : askers) asker.join();
 }
 
+TEST(PeerWatch, ReportsAboutSeveralCallsAreNotMixedUp) {
+  World world(4);
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 4; ++i) {
+    askers.emplace_back([&, i] {
+      const auto call = static_cast<std::uint64_t>(i);
+      for (int repeat = 0; repeat < 50; ++repeat) {
+        const auto reports = world[i]->ask_all({Question::Kind::report, call, 0}, kLimit);
+        EXPECT_EQ(reports, Lines(4, "report about " + std::to_string(call)));
+      }
+    });
+  }
+  for (auto& asker : askers) asker.join();
+}
+
 TEST(PeerWatch, OneOfTheRanksThatWaitAsksForAllInATurn) {
   World world(3);
   EXPECT_TRUE(world[1]->ask_all({Question::Kind::report, 7, 1}, kLimit));
