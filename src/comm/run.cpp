@@ -25,9 +25,9 @@ std::string with_rank(const std::string& text) {
   return "rank " + std::to_string(origin.rank) + " of " + std::to_string(origin.world_size) + ": " + text;
 }
 
-// After the start: before, nobody holds anybody up.
+// Once the ranks have met: before, nobody holds anybody up.
 bool is_a_stall(const Error& error) {
-  if (error.origin().rank < 0) return false;
+  if (comm::latest_origin().rank < 0) return false;
   return dynamic_cast<const TimeoutError*>(&error) != nullptr ||
          dynamic_cast<const CallMismatchError*>(&error) != nullptr;
 }

@@ -13,6 +13,7 @@
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/metrics.hpp"
 #include "ddp/phase.hpp"
+#include "ddp/run.hpp"
 #include "support/ranks.hpp"
 #include "support/text.hpp"
 #include "support/training.hpp"
@@ -209,6 +210,20 @@ TEST(Hang, OfAMonitoredBarrierHasTheSameReport) {
   expect_on_all_ranks(errors,
                       {"monitored_barrier #1, step 4: rank 2 did not come within 2.0 s: rank 2 has made no call",
                        "\n  rank 2: completed no call yet, now not in a collective"});
+}
+
+TEST(Hang, EndsEachRanksProgramWithAnExitCodeThatBlamesNobody) {
+  const auto outcomes = observe_ranks(2, [](const Environment& environment) {
+    std::_Exit(ddp::run([&] {
+      ProcessGroupOptions options;
+      options.environment = environment;
+      options.timeout = 1s;
+      const auto group = init_process_group(options);
+      if (group->rank() == 1) until_broken(*group);
+      reduce(*group);
+    }));
+  });
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 75) << outcome.ending() << '\n' << outcome.output;
 }
 
 // The pause is what is tested.

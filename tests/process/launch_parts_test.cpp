@@ -47,6 +47,21 @@ TEST(Outcome, ARankThatSaysItLostAPeerIsNeverTheCause) {
   EXPECT_NE(summary(outcomes).at(1).find("because it lost a peer"), std::string::npos) << summary(outcomes).at(1);
 }
 
+TEST(Outcome, ARankThatGaveUpACallIsNotToldToBeTheOneToBlame) {
+  const std::vector<Outcome> outcomes{{.rank = 0, .status = exited(kStalledExitCode), .after = 2s},
+                                      {.rank = 1, .status = SIGTERM, .sent = SIGTERM, .after = 5s},
+                                      {.rank = 2, .status = exited(kStalledExitCode), .after = 2s}};
+  EXPECT_EQ(summary(outcomes),
+            (std::vector<std::string>{
+                "rank 0 gave up first, 2.0 s after the start: exit code 75, a call that did not end; its "
+                "error names who held it up",
+                "  rank 1, at 5.0 s: killed by SIGTERM (signal 15), sent by ddprun",
+                "  rank 2, at 2.0 s: exit code 75, a call that did not end"}));
+  auto crashed = outcomes;
+  crashed.push_back({.rank = 3, .status = SIGSEGV, .after = 2050ms});
+  EXPECT_EQ(first_failure(crashed)->rank, 3);
+}
+
 TEST(Outcome, WhatDdprunEndedIsNotTheCause) {
   EXPECT_EQ(first_failure({{.rank = 0, .status = SIGTERM, .sent = SIGTERM, .after = 1s},
                            {.rank = 1, .status = exited(1), .after = 2s}})

@@ -45,6 +45,10 @@ TEST(Run, MarksALostPeerAsAnotherRanksFailure) {
   EXPECT_EQ(ended.text, "rank 0 of 4: barrier #1: rank 3 died (this rank ends because of rank 3)\n");
 }
 
+TEST(Run, TakesATimeoutBeforeTheRanksHaveMetForAnyFailure) {
+  EXPECT_EQ(run_captured([] { throw TimeoutError({0, 4}, "init_process_group", "missing rank 1"); }).code, 1);
+}
+
 TEST(Run, SurvivesWhatIsNoException) {
   const auto ended = run_captured([] { throw 7; });
   EXPECT_EQ(ended.code, 1);
