@@ -341,13 +341,13 @@ TEST(Hang, OfAStoppedRankZeroIsNamedInTheTimeoutWithoutAccusingThoseThatItKeepsF
 
 // The time is what is tested.
 TEST(Hang, IsWarnedOfByOneOfTheRanksThatWait) {
-  ::setenv("DDP_WARN_AFTER", "2", 1);
+  ::setenv("DDP_WARN_AFTER", "2.4", 1);
   const auto outputs = errors_of(
       3,
       [](const Group& group) {
         ddp::step(2);
         const Phase phase("validation");
-        if (group->rank() == 1) std::this_thread::sleep_for(3700ms);
+        if (group->rank() == 1) std::this_thread::sleep_for(4500ms);
         reduce(*group);
       },
       60s);
