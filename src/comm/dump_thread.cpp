@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "base/service_thread.hpp"
-#include "base/thread_stack.hpp"
 #include "comm/flight_dump.hpp"
 #include "comm/watch_socket.hpp"
 #include "ddp/log.hpp"
@@ -108,7 +107,6 @@ void start_dump_thread(bool takes_signal) noexcept {
   if (listening == ::getpid()) return;
   try {
     hang_the_bell();
-    prepare_thread_stacks();
     auto* const own = new State;
     state() = own;
     own->thread = std::make_unique<ServiceThread>("ddp-dump", [own](int stop) { run(*own, stop); });

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "comm/text_of.hpp"
+
 namespace ddp::comm {
 namespace {
 
@@ -16,6 +18,10 @@ constexpr milliseconds kLook{20};
 }  // namespace
 
 std::string HangReport::text() const { return verdict.text + "; " + verdict.remedy + lines; }
+
+std::string timeout_text(Session& session, const Call& call, std::chrono::milliseconds limit) {
+  return "timed out after " + in_seconds(limit) + ": " + hang_report(session, call).value().text();
+}
 
 std::vector<bool> held_ranks(const Session& session) {
   const auto& arrivals = session.arrivals();

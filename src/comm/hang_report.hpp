@@ -23,6 +23,9 @@ struct HangReport {
 /// rank's turn (see Question::turn).
 std::optional<HangReport> hang_report(Session& session, const Call& call, std::uint32_t turn = 0);
 
+/// "timed out after 9.0 s: rank 1 is ...", once this rank has waited so long in `call`.
+std::string timeout_text(Session& session, const Call& call, std::chrono::milliseconds limit);
+
 /// This host's ranks that cannot answer, by one look each; all but this one where that holds for rank 0.
 std::vector<bool> held_ranks(const Session& session);
 

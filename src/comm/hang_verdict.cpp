@@ -100,7 +100,7 @@ std::string remedy_for_slow(Hindrance hindrance) {
   }
 }
 
-/// `hindrance`: of the first rank that holds the call up.
+/// `hindrance`: of the rank whose doing it is.
 std::string remedy_for(HangKind kind, Hindrance hindrance = Hindrance::unknown) {
   switch (kind) {
     case HangKind::stopped:
@@ -174,11 +174,13 @@ bool is_one_ranks_call(const HangCase& hang, const std::vector<const HangRank*>&
 HangVerdict of_absent(const HangCase& hang, const std::vector<const HangRank*>& absent) {
   HangVerdict verdict{HangKind::in_transfer, {}, {}, {}};
   Phrases phrases;
-  bool is_first = true;
+  const HangRank* decisive = nullptr;
   for (const auto* rank : absent) {
     const auto doing = doing_of(*rank, hang, absent.size() > 1);
-    if (is_first || doing.kind < verdict.kind) verdict.kind = doing.kind;  // the kinds are in this order
-    is_first = false;
+    if (decisive == nullptr || doing.kind < verdict.kind) {  // the kinds are in this order
+      verdict.kind = doing.kind;
+      decisive = rank;
+    }
     verdict.ranks.push_back(rank->rank);
     phrases.add(rank->rank, doing.text);
   }
@@ -187,9 +189,9 @@ HangVerdict of_absent(const HangCase& hang, const std::vector<const HangRank*>& 
     verdict.kind = HangKind::one_rank_call;
     verdict.text = "only one rank has made this call; " + verdict.text;
   }
-  const auto& first = absent.front()->report;
-  verdict.remedy = remedy_for(verdict.kind, first ? first->hindrance : Hindrance::unknown);
-  if (first && first->works_for_all) verdict.remedy = "give rank0_section() a longer timeout, or less to do";
+  const auto& report = decisive->report;
+  verdict.remedy = remedy_for(verdict.kind, report ? report->hindrance : Hindrance::unknown);
+  if (report && report->works_for_all) verdict.remedy = "give rank0_section() a longer timeout, or less to do";
   return verdict;
 }
 

@@ -77,7 +77,6 @@ RankReport own_report(const FlightRecorder& recorder, std::uint64_t number) {
     report.call = MadeCall{number, made->call.kind(), made->call.description()};
     report.in_call = since(made->call.queued);
     report.works_for_all = made->call.meeting == Meeting::alone && !made->ended;
-    report.call_is_planned = made->call.meeting == Meeting::plan;
   }
   const bool takes_part = number > 0 && report.entered >= number;
   if (!takes_part) report.elsewhere = open_message(recorder);

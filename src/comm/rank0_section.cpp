@@ -96,7 +96,7 @@ void ProcessGroup::rank0_section(const std::function<void()>& work, const CallOp
   comm::start_on_store(session, outcome, [session, keys](Outcome& own) { look_for_outcome(*session, own, keys); });
   const auto seen = comm::wait_for_task(*session, *outcome, call, limit);
   if (!seen.is_over) {
-    auto text = "timed out after " + comm::in_seconds(limit) + ": " + comm::hang_report(*session, call).value().text();
+    auto text = comm::timeout_text(*session, call, limit);
     session->break_and_raise({Breakage::Kind::timed_out, origin().rank, std::move(text)}, call.name());
   }
   session->recorder().complete(call);

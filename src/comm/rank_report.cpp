@@ -44,7 +44,7 @@ std::string encode_report(const RankReport& report) {
     put(body, report.call->text, kMaxLine);
   }
   put(body, report.in_call);
-  body.u8(report.works_for_all).u8(report.call_is_planned);
+  body.u8(report.works_for_all);
   put(body, report.elsewhere, kMaxLine);
   body.u8(static_cast<std::uint8_t>(report.hindrance));
   put(body, report.thread, kMaxLine);
@@ -71,7 +71,6 @@ std::optional<RankReport> decode_report(std::string_view text) {
   }
   report.in_call = take_time(body);
   report.works_for_all = take_flag(body);
-  report.call_is_planned = take_flag(body);
   report.elsewhere = take_text(body);
   const auto hindrance = body.u8();
   report.hindrance = static_cast<Hindrance>(hindrance);

@@ -24,7 +24,6 @@ struct RankReport {
   std::optional<MadeCall> call;
   std::chrono::milliseconds in_call{0};      ///< since it has made that one
   bool works_for_all = false;                ///< the others wait for what it does in that call
-  bool call_is_planned = false;              ///< the wrapped model's, not the program's
   std::string elsewhere;                     ///< "in barrier #2 of the group of ranks 0, 2"; empty: in no other call
   Hindrance hindrance = Hindrance::unknown;  ///< of its thread; it has looked only where it has not made the call
   std::string thread;                        ///< "sleeps (read)"

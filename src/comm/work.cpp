@@ -108,7 +108,7 @@ void Work::State::give_up(const std::exception_ptr& error, std::chrono::millisec
     if (departure) session_->break_and_raise(*departure, part);
     session_->break_and_raise({Breakage::Kind::peer_unknown, -1, comm::text_of(error)}, part);
   }
-  auto text = "timed out after " + comm::in_seconds(limit) + ": " + comm::hang_report(*session_, call_).value().text();
+  auto text = comm::timeout_text(*session_, call_, limit);
   session_->break_and_raise({Breakage::Kind::timed_out, session_->origin().rank, std::move(text)}, part);
 }
 

@@ -150,6 +150,12 @@ TEST(HangVerdict, PutsTheSurestKindFirstAndNamesAll) {
   EXPECT_TRUE(contains(verdict.text, "; rank 3 is loading data"));
 }
 
+TEST(HangVerdict, HasTheRemedyForTheRankWhoseDoingItIs) {
+  const auto verdict = judge_hang(hang({waiting(0), absent(1), absent(2, Hindrance::starved)}));
+  expect(verdict, HangKind::slow, {1, 2}, "rank 2 is in code of its own in step 2, its thread waits for a core");
+  EXPECT_TRUE(contains(verdict.remedy, "its threads need cores"));
+}
+
 TEST(HangVerdict, SaysOnceWhatManyRanksDo) {
   std::vector<HangRank> ranks{waiting(0)};
   for (int rank = 1; rank < 64; ++rank)
@@ -211,14 +217,14 @@ TEST(RankReport, ArrivesAsItWasSent) {
   report.data_used_up = true;
   report.call = MadeCall{1ULL << 40U, "kind", "text"};
   report.in_call = 77ms;
-  report.call_is_planned = true;
+  report.works_for_all = true;
   report.elsewhere = "elsewhere";
   report.stack = {"one", "two"};
   const auto read = decode_report(encode_report(report));
   ASSERT_TRUE(read);
   EXPECT_EQ(std::tuple(read->status, read->entered, read->step, read->phase, read->in_phase, read->data_used_up),
             std::tuple(report.status, report.entered, report.step, report.phase, report.in_phase, true));
-  EXPECT_EQ(std::tuple(read->call->number, read->call->kind, read->call->text, read->in_call, read->call_is_planned),
+  EXPECT_EQ(std::tuple(read->call->number, read->call->kind, read->call->text, read->in_call, read->works_for_all),
             std::tuple(1ULL << 40U, "kind", "text", 77ms, true));
   EXPECT_EQ(std::tuple(read->elsewhere, read->hindrance, read->thread, read->stack),
             std::tuple("elsewhere", Hindrance::sleeping, "sleeps (read)", report.stack));
