@@ -1,25 +1,38 @@
 #pragma once
 /// checkpoint.hpp: a run's state in one file, so that it can go on in other processes, to the bit.
 ///
-/// In the file: the module's parameters and buffers without a wrapper's prefix, laid out as torch::save() does, so
-/// that torch::load(net, path) reads them into the plain module too; beside them the optimizers with all their
-/// state, the samplers and the progress. What a module writes beyond those in a save() of its own is not kept.
+/// The file is one of torch.save()'s kind. Python's torch.load(path, weights_only=True) gives a dict of the model's
+/// state_dict, the optimizers' and the rest (docs/checkpoints.md lists it), with which a run in Python goes on; a dict
+/// with the same keys that Python saved is loaded here. torch::load(net, path) reads the module, without a wrapper's
+/// prefix, into the plain one. What a module writes beyond its parameters and buffers in a save() of its own is not
+/// kept.
 
+#include <ATen/core/ivalue.h>
+
+#include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace torch::nn {
 class Module;
 }
 namespace torch::optim {
+class LRScheduler;
 class Optimizer;
-}
+class ReduceLROnPlateauScheduler;
+}  // namespace torch::optim
 
 namespace ddp {
 
+class CommHook;
 class DistributedSampler;
 class ProcessGroup;
 
@@ -27,40 +40,86 @@ class ProcessGroup;
 struct Progress {
   std::int64_t epoch = 0;  ///< the epoch to go on with
   std::int64_t step = 0;   ///< steps done, as the caller counts them
+  /// What CheckpointOptions::keep_best compares: rank 0's counts.
+  std::optional<double> metric = std::nullopt;
+};
+
+struct CheckpointOptions {
+  /// save() returns once the state is copied, on the CPU of rank 0, and the file is written while training goes on.
+  /// What goes wrong with it comes out of the next call.
+  bool background = false;
+  /// How many files there are at most: run.pt, the one before as run.1.pt, and so on. At least 1.
+  int keep_last = 1;
+  /// run.best.pt is the one of all with the lowest or highest metric. A save() without one, or with NaN, does not count.
+  enum class Best { none, lowest, highest } keep_best = Best::none;
+  /// How long the other ranks wait for rank 0 to write; unset: the group's timeout.
+  std::optional<std::chrono::milliseconds> timeout = std::nullopt;
 };
 
 /// What a Checkpoint keeps beside the module.
 template <class T>
-concept CheckpointPart = std::is_base_of_v<torch::optim::Optimizer, T> || std::is_base_of_v<DistributedSampler, T>;
+concept CheckpointPart =
+    std::is_base_of_v<torch::optim::Optimizer, T> || std::is_base_of_v<torch::optim::LRScheduler, T> ||
+    std::is_base_of_v<torch::optim::ReduceLROnPlateauScheduler, T> || std::is_base_of_v<DistributedSampler, T>;
 
-///     ddp::Checkpoint checkpoint("run.pt", model, optimizer, sampler);
+/// A value of the program's own, as functions. IValue: None, bool, int, double, string, tensor, or a list, tuple or
+/// dict of such.
+struct CheckpointValue {
+  std::function<c10::IValue()> state;
+  /// Checks what was saved and returns what puts it in place. Errors: std::exception; then nothing is loaded.
+  std::function<std::function<void()>(const c10::IValue& saved)> stage;
+};
+
+///     ddp::Checkpoint checkpoint("run.pt", model, optimizer, scheduler, sampler);
 ///
-/// Rank 0 alone touches the file: other hosts need not see it. Whatever goes wrong there is the same CheckpointError
-/// on every rank, and nothing has changed then: neither the file, nor the module, nor the parts.
-/// Threads: one. Lifetime: keeps the module and the group; the parts must outlive it.
+/// Kept beside model and parts: each rank's random numbers (LibTorch's default generators), the state of the model's
+/// communication hook, epoch and step. Rank 0 alone touches the file: other hosts need not see it. Whatever goes wrong
+/// there is the same CheckpointError on every rank, and nothing has changed then: neither the file, nor the module,
+/// nor the parts. Threads: one. Lifetime: keeps the module and the group; the parts and values must outlive it. The
+/// destructor waits for a file that is being written.
 class Checkpoint {
  public:
   /// `model`: a DistributedDataParallel, whose group it is then, or the plain module of a run of one process, as a
-  /// holder or shared_ptr. `parts`: optimizers and samplers, on every rank the same ones in the same order.
+  /// holder or shared_ptr. `parts`: optimizers, schedulers and samplers, on every rank the same ones in the same order.
   template <class Model, CheckpointPart... Parts>
   Checkpoint(std::filesystem::path path, const Model& model, Parts&... parts)
-      : Checkpoint(std::move(path), module_of(model), group_of(model)) {
+      : Checkpoint(std::move(path), model, CheckpointOptions(), parts...) {}
+  template <class Model, CheckpointPart... Parts>
+  Checkpoint(std::filesystem::path path, const Model& model, const CheckpointOptions& options, Parts&... parts)
+      : Checkpoint(std::move(path), module_of(model), group_of(model), options) {
+    if constexpr (requires { model->comm_hook(); }) keep_hook(model->comm_hook());
     (add(parts), ...);
   }
   /// A plain module that the ranks of `group` hold (null: a run of one process); add() takes the parts.
   Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Module> module,
-             std::shared_ptr<ProcessGroup> group);
+             std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options = {});
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
-  /// Errors: std::logic_error for an optimizer whose save() writes nothing, as torch::optim::Optimizer's own.
+  /// Errors: std::logic_error for what is kept already, and for an optimizer whose save() writes nothing, as
+  /// torch::optim::Optimizer's own.
   void add(torch::optim::Optimizer& optimizer);
+  void add(torch::optim::LRScheduler& scheduler);
+  void add(torch::optim::ReduceLROnPlateauScheduler& scheduler);
   void add(DistributedSampler& sampler);
+  /// A value under a name of its own; every rank gets rank 0's.
+  void add(const std::string& name, CheckpointValue value);
+  /// A bool, number, string, tensor, or vector of numbers. A tensor is replaced, not written into.
+  template <class T>
+    requires(!std::is_const_v<T>)
+  void add(const std::string& name, T& value) {
+    add(name, CheckpointValue{.state = [&value] { return to_ivalue(value); },
+                              .stage =
+                                  [&value](const c10::IValue& saved) -> std::function<void()> {
+                                    return [&value, staged = from_ivalue<T>(saved)] { value = staged; };
+                                  }});
+  }
 
   /// Collective. If there is a file on rank 0, every rank takes its state from it, in place: parameters, gradients,
   /// buffers and options stay the objects that they are. Else a new run starts. Says on rank 0 which.
-  /// The run may have another world size than the one that saved, between epochs.
+  /// The run may have another world size than the one that saved; its random numbers are then those of now. At the
+  /// end the ranks compare what they have.
   /// Errors: CheckpointError for a damaged or foreign file, one of another model or optimizer (names the
   /// differences), or a folder in which no checkpoint could be saved later.
   Progress load_or_start();
@@ -68,6 +127,9 @@ class Checkpoint {
   /// Collective. Returns once the file is on the disk. A kill at any moment leaves the old file or the new one.
   /// Errors: CheckpointError for a full disk, a missing folder, no permission; the old file is intact.
   void save(const Progress& progress);
+
+  /// Collective. Returns once the file of the last save() is on the disk. Errors: as save().
+  void wait();
 
   const std::filesystem::path& path() const noexcept;
 
@@ -88,6 +150,49 @@ class Checkpoint {
     else
       return nullptr;
   }
+
+  template <class T>
+  static c10::IValue to_ivalue(const T& value) {
+    if constexpr (requires { value.begin(); } && !std::is_same_v<T, std::string>) {
+      c10::impl::GenericList list(c10::AnyType::get());
+      for (const auto& element : value) list.push_back(to_ivalue<typename T::value_type>(element));
+      return list;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return value;
+    } else if constexpr (std::is_integral_v<T>) {
+      return static_cast<std::int64_t>(value);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return static_cast<double>(value);
+    } else {
+      return value;
+    }
+  }
+  template <class T>
+  static T from_ivalue(const c10::IValue& saved) {
+    if constexpr (requires(T all) { all.push_back(*all.begin()); } && !std::is_same_v<T, std::string>) {
+      T all;
+      for (const auto& element : saved.toListRef()) all.push_back(from_ivalue<typename T::value_type>(element));
+      return all;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return saved.toBool();
+    } else if constexpr (std::is_integral_v<T>) {
+      return checked_integer<T>(saved.toInt());
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return static_cast<T>(saved.toDouble());
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return saved.toStringRef();
+    } else {
+      return saved.toTensor().clone();
+    }
+  }
+  template <class T>
+  static T checked_integer(std::int64_t saved) {
+    if (!std::in_range<T>(saved)) fail_range(saved);
+    return static_cast<T>(saved);
+  }
+  [[noreturn]] static void fail_range(std::int64_t saved);
+
+  void keep_hook(std::shared_ptr<CommHook> hook);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -2,6 +2,7 @@
 /// comm_hook.hpp: another way of averaging a bucket of gradients than a plain all-reduce.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <cstddef>
 #include <functional>
@@ -35,6 +36,12 @@ class CommHook {
   /// returns what completes it: called once all buckets are under way, in their order, it waits and leaves the mean in
   /// bucket.gradients. An exception out of either breaks the wrapper and leaves backward().
   virtual std::function<void()> launch(ProcessGroup& group, GradBucket bucket) = 0;
+
+  /// What the hook keeps from step to step on this rank, such as what rounding has left, for a Checkpoint; None: nothing.
+  virtual c10::IValue state() const { return {}; }
+  /// Checks what state() has returned before, and returns what puts it in place. Errors: std::exception; then a
+  /// checkpoint loads nothing.
+  virtual std::function<void()> stage(const c10::IValue& saved);
 };
 
 /// Sends float gradients as half or bfloat16: half the bytes. Each rank's share is rounded once, before the sum.

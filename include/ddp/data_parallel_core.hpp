@@ -101,6 +101,7 @@ class DataParallelCore {
   /// Bytes held for gradient buckets on this rank; 0 in a world of one.
   std::int64_t bucket_bytes() const;
   const ReducerStats& reducer_stats() const;
+  const std::shared_ptr<CommHook>& comm_hook() const noexcept;
 
  private:
   friend class NoSync;

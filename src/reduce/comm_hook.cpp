@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <stdexcept>
 #include <utility>
 
 #include "comm/planned_calls.hpp"
@@ -44,6 +45,10 @@ class NoCommunication : public CommHook {
 };
 
 }  // namespace
+
+std::function<void()> CommHook::stage(const c10::IValue&) {
+  throw std::logic_error("the communication hook " + name() + " has no stage() for its state");
+}
 
 std::shared_ptr<CommHook> fp16_compression() { return std::make_shared<Compression>("fp16 compression", at::kHalf); }
 std::shared_ptr<CommHook> bf16_compression() {

@@ -1,49 +1,36 @@
 #include "ddp/checkpoint.hpp"
 
-#include <functional>
-#include <optional>
-#include <sstream>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
+#include "ddp/distributed_sampler.hpp"
 #include "ddp/error.hpp"
 #include "ddp/log.hpp"
 #include "ddp/process_group.hpp"
-#include "train/checkpoint_file.hpp"
-#include "train/checkpoint_state.hpp"
+#include "train/checkpoint/contents.hpp"
+#include "train/checkpoint/error_text.hpp"
+#include "train/checkpoint/file.hpp"
+#include "train/checkpoint/file_job.hpp"
+#include "train/checkpoint/rank_state.hpp"
 
 namespace ddp {
 namespace {
 
 using checkpoint::Commit;
-using checkpoint::InputArchive;
-using checkpoint::OutputArchive;
+using checkpoint::Dict;
+using checkpoint::Place;
+using checkpoint::Tensors;
+using Best = CheckpointOptions::Best;
+using Failure = std::optional<std::string>;
 
-constexpr const char* kKey = "ddp_checkpoint";  // of all that is not the module's, at the archive's top
+constexpr std::int64_t kLayout = 1;  // of the dict, which stands in it
 constexpr const char* kIntact = "the file is as it was before";
 constexpr const char* kUnchanged =
     "nothing was loaded; give the run the same model, optimizers and samplers, or another file";
-
-std::int64_t read_number(InputArchive& archive, const std::string& key) {
-  c10::IValue value;
-  archive.read(key, value);
-  return value.toInt();
-}
-
-// An exception's text, or nullopt. LibTorch's own carry a stack trace below the first lines.
-std::optional<std::string> error_of(const std::function<void()>& action) {
-  try {
-    action();
-    return std::nullopt;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
 
 at::Device device_of(const torch::nn::Module& module) {
   for (const auto& tensor : module.parameters()) return tensor.device();
@@ -51,78 +38,71 @@ at::Device device_of(const torch::nn::Module& module) {
   return at::kCPU;
 }
 
+const std::shared_ptr<torch::nn::Module>& present(const std::shared_ptr<torch::nn::Module>& module) {
+  if (!module) throw std::logic_error("checkpoint: needs a module");
+  return module;
+}
+
 }  // namespace
 
 struct Checkpoint::Impl {
-  std::filesystem::path path;
-  std::shared_ptr<torch::nn::Module> module;
-  std::shared_ptr<ProcessGroup> group;  // null: a run of one process
-  std::vector<std::unique_ptr<checkpoint::Part>> parts;
+  Impl(std::filesystem::path file, std::shared_ptr<torch::nn::Module> the_module,
+       std::shared_ptr<ProcessGroup> the_group, const CheckpointOptions& the_options)
+      : path(std::move(file)),
+        group(std::move(the_group)),
+        options(the_options),
+        module(present(the_module)),
+        contents(module),
+        rank_state(group ? group->device() : device_of(*module)) {
+    if (options.keep_last < 1) throw std::logic_error("checkpoint: keep_last is " + std::to_string(options.keep_last));
+  }
 
-  bool reads_file() const { return !group || group->rank() == 0; }
+  bool has_file() const { return !group || group->rank() == 0; }
+  int rank() const { return group ? group->rank() : 0; }
+  int world_size() const { return group ? group->size() : 1; }
   Origin origin() const { return group ? group->origin() : Origin{.rank = 0, .world_size = 1}; }
-  std::string write(const Progress& progress) const;
-  std::string offer() const;
-  std::vector<Commit> stage(std::string_view bytes, Progress& progress) const;
-  void require_none_failed(const std::optional<std::string>& error) const;
+
+  Failure on_rank0(const std::function<void()>& work);
+  void require_written(const Failure& error);
+  void require_none_failed(const Failure& error);
+  bool is_best(const Progress& progress) const;
+  std::vector<std::string> gather_rank_states();
+  checkpoint::FileJob::File file_of(const Progress& progress, const std::vector<std::string>& ranks) const;
+  std::shared_ptr<std::string> receive_file();
+  std::vector<Commit> stage(const std::shared_ptr<std::string>& bytes, Progress& progress);
+  void verify_same(const Progress& progress);
   [[noreturn]] void fail(const std::string& what, const char* remedy) const {
     throw CheckpointError(origin(), "checkpoint", what, remedy);
   }
+
+  std::filesystem::path path;
+  std::shared_ptr<ProcessGroup> group;  // null: a run of one process
+  CheckpointOptions options;
+  std::shared_ptr<torch::nn::Module> module;
+  checkpoint::Contents contents;
+  checkpoint::RankState rank_state;
+  std::optional<double> best_metric;     // of all files so far
+  std::vector<std::string> remarks;      // on the file that was loaded
+  bool is_writing = false;               // in the background, on rank 0; known to all ranks
+  checkpoint::FileJob job;
 };
 
-// The bytes of a checkpoint of now.
-std::string Checkpoint::Impl::write(const Progress& progress) const {
-  OutputArchive archive;
-  checkpoint::write_module(*module, archive);
-  OutputArchive rest(archive.compilation_unit());
-  rest.write("epoch", c10::IValue(progress.epoch));
-  rest.write("step", c10::IValue(progress.step));
-  rest.write("world_size", c10::IValue(std::int64_t{origin().world_size}));
-  rest.write("parts", c10::IValue(static_cast<std::int64_t>(parts.size())));
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    OutputArchive part(archive.compilation_unit());
-    parts[i]->write(part);
-    rest.write("part" + std::to_string(i), part);
-  }
-  archive.write(kKey, rest);
-  std::ostringstream stream;
-  archive.save_to(stream);
-  return checkpoint::seal(std::move(stream).str());
+// Collective. The others wait outside of the backend, as long as it takes. Returns rank 0's error on every rank.
+Failure Checkpoint::Impl::on_rank0(const std::function<void()>& work) {
+  if (!group) return checkpoint::error_of(work);
+  Failure error;
+  group->rank0_section([&] { error = checkpoint::error_of(work); },
+                       {.timeout = options.timeout, .label = "checkpoint"});
+  const auto text = group->broadcast_bytes(error ? '!' + *error : "", 0, {.label = "checkpoint"});
+  return text.empty() ? std::nullopt : Failure(text.substr(1));
 }
 
-// What the rank that has the file tells all: "-" there is none, "!" and an error, "+" and the bytes.
-std::string Checkpoint::Impl::offer() const {
-  std::string offer;
-  const auto error = error_of([&] {
-    const auto bytes = checkpoint::read(path);
-    if (bytes) checkpoint::verify_seal(*bytes, path);
-    offer = bytes ? '+' + *bytes : "-";
-  });
-  return error ? '!' + *error : offer;
-}
-
-// Checks all and changes nothing; the commits put it in place.
-std::vector<Commit> Checkpoint::Impl::stage(std::string_view bytes, Progress& progress) const {
-  InputArchive archive;
-  InputArchive rest;
-  archive.load_from(bytes.data(), bytes.size(), device_of(*module));
-  archive.read(kKey, rest);
-  progress = {.epoch = read_number(rest, "epoch"), .step = read_number(rest, "step")};
-  std::vector<Commit> commits{checkpoint::stage_module(*module, archive, kKey)};
-  const auto saved_parts = static_cast<std::size_t>(read_number(rest, "parts"));
-  if (saved_parts != parts.size())
-    throw std::runtime_error("it holds " + std::to_string(saved_parts) + " optimizers and samplers, here are " +
-                             std::to_string(parts.size()));
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    auto part = std::make_shared<InputArchive>();
-    rest.read("part" + std::to_string(i), *part);
-    commits.push_back(parts[i]->stage(std::move(part)));
-  }
-  return commits;
+void Checkpoint::Impl::require_written(const Failure& error) {
+  if (error) fail(*error, kIntact);
 }
 
 // Collective. What one rank could not restore, no rank restores.
-void Checkpoint::Impl::require_none_failed(const std::optional<std::string>& error) const {
+void Checkpoint::Impl::require_none_failed(const Failure& error) {
   if (!group) {
     if (error) fail(path.string() + " cannot be loaded: " + *error, kUnchanged);
     return;
@@ -134,47 +114,153 @@ void Checkpoint::Impl::require_none_failed(const std::optional<std::string>& err
            kUnchanged);
 }
 
-Checkpoint::Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Module> module,
-                       std::shared_ptr<ProcessGroup> group)
-    : impl_(new Impl{std::move(path), std::move(module), std::move(group), {}}) {
-  if (!impl_->module) throw std::logic_error("checkpoint: needs a module");
+bool Checkpoint::Impl::is_best(const Progress& progress) const {
+  if (options.keep_best == Best::none || !progress.metric || std::isnan(*progress.metric)) return false;
+  if (!best_metric) return true;
+  return options.keep_best == Best::lowest ? *progress.metric < *best_metric : *progress.metric > *best_metric;
 }
+
+// Collective. On rank 0 what each rank keeps for itself, or an error on all.
+std::vector<std::string> Checkpoint::Impl::gather_rank_states() {
+  std::string own;
+  const auto error = checkpoint::error_of([&] { own = '+' + rank_state.to_bytes(); });
+  if (error) own = '!' + *error;
+  auto all = group ? group->gather_bytes(own, 0, {.label = "checkpoint's rank states"}) : std::vector{own};
+  std::string verdict;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].front() == '!') verdict = "rank " + std::to_string(rank) + ": " + all[rank].substr(1);
+    all[rank].erase(0, 1);
+  }
+  if (group) verdict = group->broadcast_bytes(std::move(verdict), 0, {.label = "checkpoint's rank states"});
+  if (!verdict.empty()) fail(verdict, kIntact);
+  return all;
+}
+
+checkpoint::FileJob::File Checkpoint::Impl::file_of(const Progress& progress,
+                                                    const std::vector<std::string>& ranks) const {
+  auto state = contents.state(progress, options.background ? Tensors::copied : Tensors::shared);
+  auto about = checkpoint::empty_dict();
+  about.insert("layout", kLayout);
+  about.insert("world_size", std::int64_t{world_size()});
+  about.insert("best_metric", best_metric ? c10::IValue(*best_metric) : c10::IValue());
+  state.root.insert("ranks", checkpoint::RankState::from_bytes(ranks));
+  state.root.insert("ddp", about);
+  return {.path = path, .keep_last = options.keep_last, .root = state.root, .module = std::move(state.module)};
+}
+
+// Collective. Null where there is no file.
+std::shared_ptr<std::string> Checkpoint::Impl::receive_file() {
+  std::shared_ptr<std::string> bytes;
+  const auto error = on_rank0([&] { bytes = checkpoint::read(path); });
+  if (error) fail(*error, "nothing was loaded");
+  if (!group || group->size() == 1) return bytes;
+  const bool is_there = !group->broadcast_bytes(bytes ? "+" : "", 0, {.label = "checkpoint"}).empty();
+  if (!is_there) return nullptr;
+  auto received = group->broadcast_bytes(bytes ? std::move(*bytes) : "", 0, {.label = "checkpoint"});
+  return std::make_shared<std::string>(std::move(received));
+}
+
+// Checks all and changes nothing; the commits put it in place.
+std::vector<Commit> Checkpoint::Impl::stage(const std::shared_ptr<std::string>& bytes, Progress& progress) {
+  const Place root(checkpoint::read_pt(bytes), "");
+  if (!root.value().isGenericDict()) root.fail("is " + checkpoint::kind_of(root.value()) + " and no checkpoint");
+  if (!root.has("model"))
+    root.fail("has no \"model\"; a state_dict alone is loaded by load_state_dict(*net, load_pt(path))");
+  if (checkpoint::is_of_ddp(root) && root.at("ddp").at("layout").integer() != kLayout)
+    root.fail("has a layout that this version of ddp does not know");
+  progress = checkpoint::Contents::progress_in(root);
+  auto commits = contents.stage(root);
+  remarks = contents.remarks(root);
+  for (auto& remark : rank_state.remarks(root, world_size())) remarks.push_back(std::move(remark));
+  if (checkpoint::RankState::fits(root, world_size()))
+    commits.push_back(rank_state.stage(root.at("ranks"), rank()));
+  if (checkpoint::is_of_ddp(root)) {
+    const auto best = root.at("ddp").at("best_metric");
+    commits.push_back([this, metric = best.is_none() ? std::nullopt : std::optional(best.number())] {
+      best_metric = metric;
+    });
+  }
+  return commits;
+}
+
+// Collective. All ranks have loaded the same bytes; what they made of them must be the same as well.
+void Checkpoint::Impl::verify_same(const Progress& progress) {
+  if (!group || group->size() == 1) return;
+  const std::array<std::uint64_t, 2> own{contents.fingerprint(progress), static_cast<std::uint64_t>(progress.step)};
+  const std::string bytes(reinterpret_cast<const char*>(own.data()), sizeof own);
+  const auto all = group->all_gather_bytes(bytes, {.label = "fingerprint of the checkpoint"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      fail("after loading " + path.string() + " rank " + std::to_string(rank) + " holds another state than rank 0",
+           "a parameter or buffer of it may share memory with another, or values of the program may differ");
+}
+
+Checkpoint::Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Module> module,
+                       std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options)
+    : impl_(new Impl(std::move(path), std::move(module), std::move(group), options)) {}
 
 Checkpoint::~Checkpoint() = default;
 
 void Checkpoint::add(torch::optim::Optimizer& optimizer) {
-  impl_->parts.push_back(checkpoint::make_part(optimizer, impl_->module));
+  impl_->contents.add("optimizer", &optimizer, checkpoint::make_part(optimizer, impl_->module));
+}
+void Checkpoint::add(torch::optim::LRScheduler& scheduler) {
+  impl_->contents.add("scheduler", &scheduler, checkpoint::make_part(scheduler));
+}
+void Checkpoint::add(torch::optim::ReduceLROnPlateauScheduler& scheduler) {
+  impl_->contents.add("scheduler", &scheduler, checkpoint::make_part(scheduler));
+}
+void Checkpoint::add(DistributedSampler& sampler) {
+  impl_->contents.add("sampler", &sampler, checkpoint::make_part(sampler));
+}
+void Checkpoint::add(const std::string& name, CheckpointValue value) { impl_->contents.add(name, std::move(value)); }
+
+void Checkpoint::keep_hook(std::shared_ptr<CommHook> hook) { impl_->rank_state.keep(std::move(hook)); }
+
+void Checkpoint::fail_range(std::int64_t saved) {
+  throw std::runtime_error(std::to_string(saved) + " is out of its range");
 }
 
-void Checkpoint::add(DistributedSampler& sampler) { impl_->parts.push_back(checkpoint::make_part(sampler)); }
-
 Progress Checkpoint::load_or_start() {
-  auto offer = impl_->reads_file() ? impl_->offer() : std::string();
-  if (impl_->group) offer = impl_->group->broadcast_bytes(std::move(offer), 0, {.label = "checkpoint"});
-  if (offer.front() == '!') impl_->fail(offer.substr(1), "nothing was loaded");
-  if (offer.front() == '-') {
-    log::info("checkpoint: no {} yet, a new run starts", impl_->path.string());
+  wait();
+  const auto bytes = impl_->receive_file();
+  const auto name = impl_->path.string();
+  if (!bytes) {
+    log::info("checkpoint: no {} yet, a new run starts", name);
     return {};
   }
   Progress progress;
   std::vector<Commit> commits;
-  const auto error = error_of([&] { commits = impl_->stage(std::string_view(offer).substr(1), progress); });
-  impl_->require_none_failed(error);
+  impl_->require_none_failed(checkpoint::error_of([&] { commits = impl_->stage(bytes, progress); }));
   for (const auto& commit : commits) commit();
-  log::info("checkpoint: {} loaded, the run goes on with epoch {}, step {}", impl_->path.string(), progress.epoch,
-            progress.step);
+  impl_->verify_same(progress);
+  for (const auto& remark : impl_->remarks) log::warn("checkpoint: {}: {}", name, remark);
+  log::info("checkpoint: {} loaded, the run goes on with epoch {}, step {}", name, progress.epoch, progress.step);
   return progress;
 }
 
 void Checkpoint::save(const Progress& progress) {
-  std::string verdict;
-  if (impl_->reads_file()) {
-    const auto error = error_of([&] { checkpoint::write(impl_->path, impl_->write(progress)); });
-    if (error) verdict = '!' + *error;
-  }
-  if (impl_->group) verdict = impl_->group->broadcast_bytes(std::move(verdict), 0, {.label = "checkpoint saved"});
-  if (!verdict.empty()) impl_->fail(verdict.substr(1), kIntact);
-  log::info("checkpoint: saved {}", impl_->path.string());
+  wait();
+  const auto ranks = impl_->gather_rank_states();
+  impl_->require_written(impl_->on_rank0([&] {
+    const bool is_best = impl_->is_best(progress);
+    const auto best_before = impl_->best_metric;
+    if (is_best) impl_->best_metric = progress.metric;
+    try {
+      auto file = impl_->file_of(progress, ranks);
+      file.is_best = is_best;
+      impl_->options.background ? impl_->job.start(std::move(file)) : checkpoint::write_file(file);
+    } catch (...) {
+      impl_->best_metric = best_before;
+      throw;
+    }
+  }));
+  impl_->is_writing = impl_->options.background;
+}
+
+void Checkpoint::wait() {
+  if (!std::exchange(impl_->is_writing, false)) return;
+  impl_->require_written(impl_->on_rank0([&] { impl_->job.wait(); }));
 }
 
 const std::filesystem::path& Checkpoint::path() const noexcept { return impl_->path; }

@@ -158,6 +158,7 @@ struct DataParallelCore::Impl {
 
   const torch::nn::Module* module = nullptr;  // whose parameters are searched, or null
   std::unordered_set<const c10::TensorImpl*> known;
+  std::shared_ptr<CommHook> comm_hook;
 
   void require_known_parameters() const;
   void send_buffers(bool training);
@@ -181,6 +182,7 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   if (options.keep_freed_memory && impl_->group->device().is_cpu()) keep_freed_memory();
   impl_->broadcast_buffers = options.broadcast_buffers;
   impl_->weights_by_samples = options.weight_by_samples;
+  impl_->comm_hook = options.comm_hook;
   const auto ignored = tensors_named(module, options.ignored_parameters);
   impl_->tensors = model_tensors(module, ignored);
   require_usable(impl_->tensors, *impl_->group);
@@ -291,6 +293,8 @@ const ReducerStats& DataParallelCore::reducer_stats() const {
   static const ReducerStats none;
   return impl_->reducer ? impl_->reducer->stats() : none;
 }
+
+const std::shared_ptr<CommHook>& DataParallelCore::comm_hook() const noexcept { return impl_->comm_hook; }
 
 NoSync::NoSync(DataParallelCore& core) : core_(&core) {
   if (core_->impl_->reducer) core_->impl_->reducer->enter_no_sync();

@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "comm/shm/file_size_signal.hpp"
+#include "base/file_size_signal.hpp"
 
 namespace ddp::comm::shm {
 namespace {

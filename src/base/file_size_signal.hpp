@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-namespace ddp::comm::shm {
+namespace ddp {
 
 /// While it lives, SIGXFSZ does not reach this thread; one that came meanwhile is consumed.
 /// Lifetime: ends on the thread that made it.
@@ -32,4 +32,4 @@ class FileSizeSignalHeld {
   bool pending_before_ = false;
 };
 
-}  // namespace ddp::comm::shm
+}  // namespace ddp

@@ -1,0 +1,165 @@
+#include "train/checkpoint/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "base/file_size_signal.hpp"
+
+namespace ddp::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSeal = "ddp checkpoint 1 checksum ";  // 1: version of the seal
+constexpr std::size_t kDigits = 16;
+constexpr std::size_t kSealBytes = kSeal.size() + kDigits + 1;
+constexpr std::size_t kLengthBytes = 2;        // of a comment, at the end of an archive that has none
+constexpr std::size_t kBufferBytes = 1U << 20U;  // small records come together in one write
+
+[[noreturn]] void fail(const fs::path& path, const char* what, int error) {
+  throw std::runtime_error(path.string() + ' ' + what + ": " + std::generic_category().message(error));
+}
+
+std::string seal_of(const Checksum& checksum) {
+  std::array<char, kDigits + 1> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(checksum.result()));
+  return std::string(kSeal) + digits.data() + '\n';
+}
+
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+// A rename itself is on the disk once its folder is. Some network file systems refuse to do that for a folder.
+void sync_folder(const fs::path& folder) {
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0 || (::fsync(descriptor.get()) != 0 && errno != EINVAL))
+    fail(folder, "cannot be brought to the disk", errno);
+}
+
+// `to` names the content of `from`, at any moment the old one or the new one. Where the file system knows no second
+// name for a file, a copy does.
+void name_also(const fs::path& from, const fs::path& to) {
+  auto unfinished = to;
+  unfinished += ".tmp";
+  ::unlink(unfinished.c_str());
+  if (::link(from.c_str(), unfinished.c_str()) != 0) {
+    std::error_code error;
+    if (!fs::copy_file(from, unfinished, error)) fail(to, "cannot be written", error.value());
+    const Descriptor copy(::open(unfinished.c_str(), O_RDONLY | O_CLOEXEC));
+    if (copy.get() < 0 || ::fsync(copy.get()) != 0) fail(to, "cannot be brought to the disk", errno);
+  }
+  if (::rename(unfinished.c_str(), to.c_str()) != 0) fail(to, "cannot be replaced", errno);
+}
+
+}  // namespace
+
+bool verify_seal(std::string_view bytes) {
+  const auto archive_bytes = bytes.size() - std::min(bytes.size(), kSealBytes);
+  const auto found = bytes.substr(archive_bytes);
+  if (!found.starts_with(kSeal)) return false;
+  Checksum checksum;
+  checksum.add(bytes.substr(0, archive_bytes));
+  if (found != seal_of(checksum)) throw std::runtime_error("it is damaged: its checksum is wrong");
+  return true;
+}
+
+fs::path with_infix(const fs::path& path, const std::string& infix) {
+  return path.parent_path() / (path.stem().string() + '.' + infix + path.extension().string());
+}
+
+std::shared_ptr<std::string> read(const fs::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 && errno == ENOENT) {
+    if (::access(folder_of(path).c_str(), W_OK | X_OK) == 0) return nullptr;
+    fail(path, "does not exist and could not be saved", errno);
+  }
+  struct stat status{};
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail(path, "cannot be read", errno);
+  if (!S_ISREG(status.st_mode)) throw std::runtime_error(path.string() + " is not a file");
+  auto bytes = std::make_shared<std::string>(static_cast<std::size_t>(status.st_size), '\0');
+  std::size_t done = 0;
+  while (done < bytes->size()) {
+    const ssize_t count = ::read(file.get(), bytes->data() + done, bytes->size() - done);
+    if (count < 0 && errno != EINTR) fail(path, "cannot be read", errno);
+    if (count == 0) bytes->resize(done);
+    if (count > 0) done += static_cast<std::size_t>(count);
+  }
+  return bytes;
+}
+
+NewFile::NewFile(fs::path path) : path_(std::move(path)), unfinished_(path_) {
+  // rename() would put the file in place of a device or a pipe.
+  if (std::error_code none; fs::exists(path_, none) && !fs::is_regular_file(path_, none))
+    throw std::runtime_error(path_.string() + " is not a file");
+  unfinished_ += ".tmp";
+  file_ = Descriptor(::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (file_.get() < 0) fail(unfinished_, "cannot be created", errno);
+}
+
+NewFile::~NewFile() {
+  if (!unfinished_.empty()) ::unlink(unfinished_.c_str());
+}
+
+void NewFile::write(std::string_view bytes) noexcept {
+  if (buffer_.size() + bytes.size() > kBufferBytes) flush_but(0);
+  if (bytes.size() > kBufferBytes) {
+    put(bytes.substr(0, bytes.size() - kLengthBytes));
+    bytes.remove_prefix(bytes.size() - kLengthBytes);
+  }
+  buffer_ += bytes;
+}
+
+void NewFile::flush_but(std::size_t held_back) noexcept {
+  const auto bytes = buffer_.size() - std::min(buffer_.size(), held_back);
+  put(std::string_view(buffer_).substr(0, bytes));
+  buffer_.erase(0, bytes);
+}
+
+void NewFile::put(std::string_view bytes) noexcept {
+  const FileSizeSignalHeld no_signal;
+  checksum_.add(bytes);
+  while (error_ == 0 && !bytes.empty()) {
+    const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno != EINTR) error_ = errno;
+    if (count > 0) bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+void NewFile::finish() {
+  flush_but(kLengthBytes);
+  buffer_ = {static_cast<char>(kSealBytes), '\0'};
+  flush_but(0);
+  buffer_ = seal_of(checksum_);
+  flush_but(0);
+  if (error_ != 0) fail(unfinished_, "cannot be written", error_);
+  if (::fsync(file_.get()) != 0) fail(unfinished_, "cannot be brought to the disk", errno);
+  if (::close(file_.release()) != 0) fail(unfinished_, "cannot be closed", errno);
+}
+
+void NewFile::also_as(const fs::path& path) const { name_also(unfinished_, path); }
+
+void NewFile::replace(int keep) {
+  const auto numbered = [this](int number) { return with_infix(path_, std::to_string(number)); };
+  std::error_code none;
+  if (keep > 1 && fs::exists(path_, none)) {
+    for (int number = keep - 1; number > 1; --number)
+      if (fs::exists(numbered(number - 1), none) &&
+          ::rename(numbered(number - 1).c_str(), numbered(number).c_str()) != 0)
+        fail(numbered(number), "cannot be replaced", errno);
+    name_also(path_, numbered(1));
+  }
+  if (::rename(unfinished_.c_str(), path_.c_str()) != 0) fail(path_, "cannot be replaced", errno);
+  unfinished_.clear();
+  sync_folder(folder_of(path_));
+}
+
+}  // namespace ddp::checkpoint

@@ -1,0 +1,27 @@
+#pragma once
+/// optimizer_layout.hpp: how the options and the state of an optimizer of torch::optim stand in a file: as in Python's.
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <typeinfo>
+
+#include "train/checkpoint/parts.hpp"
+
+namespace ddp::checkpoint {
+
+struct OptimizerLayout {
+  Dict (*write_options)(torch::optim::OptimizerOptions& options);
+  /// Errors: std::runtime_error for options that are not there or that C++ does not know.
+  void (*read_options)(const Place& place, torch::optim::OptimizerOptions& options);
+  void (*assign_options)(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
+  Dict (*write_state)(torch::optim::OptimizerParamState& state, Tensors tensors);
+  /// nullptr where nothing is known yet. Tensors: laid out, and on the device and of the dtype, of `parameter`. Errors: std::runtime_error, also for other
+  /// shapes than its.
+  std::unique_ptr<torch::optim::OptimizerParamState> (*read_state)(const Place& place, const at::Tensor& parameter);
+};
+
+/// nullptr for optimizers that are not torch::optim's own.
+const OptimizerLayout* find_layout(const std::type_info& type);
+
+}  // namespace ddp::checkpoint

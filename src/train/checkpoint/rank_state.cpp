@@ -1,0 +1,73 @@
+#include "train/checkpoint/rank_state.hpp"
+
+#include <utility>
+
+#include "ddp/comm_hook.hpp"
+#include "train/checkpoint/random_state.hpp"
+
+namespace ddp::checkpoint {
+namespace {
+
+// The hook's name in the file, or nothing.
+std::string hook_in(const Place& rank) {
+  const auto hook = rank.find("comm_hook");
+  return hook && !hook->is_none() ? hook->at("name").text() : "";
+}
+
+}  // namespace
+
+std::string RankState::to_bytes() const {
+  auto state = empty_dict();
+  state.insert("random", random_state(device_));
+  if (const auto kept = hook_ ? hook_->state() : Value(); !kept.isNone()) {
+    auto hook = empty_dict();
+    hook.insert("name", hook_->name());
+    hook.insert("state", to_write(kept, Tensors::shared));
+    state.insert("comm_hook", hook);
+  }
+  std::string bytes;
+  write_pt(state, {}, [&](std::string_view part) { bytes += part; });
+  return bytes;
+}
+
+Value RankState::from_bytes(const std::vector<std::string>& all) {
+  auto list = empty_list();
+  for (const auto& bytes : all) list.push_back(read_pt(std::make_shared<std::string>(bytes)));
+  return list;
+}
+
+bool RankState::fits(const Place& root, int world_size) {
+  const auto ranks = root.find("ranks");
+  return ranks && ranks->items().size() == static_cast<std::size_t>(world_size);
+}
+
+Commit RankState::stage(const Place& ranks, int rank) const {
+  const auto mine = ranks.items().at(static_cast<std::size_t>(rank));
+  auto random = stage_random_state(device_, mine.at("random"));
+  Commit hook;
+  if (hook_ && hook_in(mine) == hook_->name()) hook = hook_->stage(mine.at("comm_hook").at("state").value());
+  return [random = std::move(random), hook = std::move(hook)] {
+    random();
+    if (hook) hook();
+  };
+}
+
+std::vector<std::string> RankState::remarks(const Place& root, int world_size) const {
+  std::vector<std::string> remarks;
+  const auto ranks = root.find("ranks");
+  const auto all = ranks ? ranks->items() : std::vector<Place>();
+  const auto saved_hook = all.empty() ? "" : hook_in(all[0]);
+  const auto hook = hook_ && !hook_->state().isNone() ? hook_->name() : "";
+  if (!fits(root, world_size)) {
+    remarks.push_back(all.empty() ? "it has no random numbers' state, so they go on from the ones here"
+                                  : "it is of " + std::to_string(all.size()) + " ranks, here are " +
+                                        std::to_string(world_size) + ": random numbers go on from the ones here");
+    if (!hook.empty()) remarks.push_back("what the hook " + hook + " remembers begins anew");
+  } else if (saved_hook != hook) {
+    remarks.push_back((saved_hook.empty() ? "it has no state of a hook" : "it has the state of the hook " + saved_hook) +
+                      (hook.empty() ? ", and the hook here keeps none" : ", and here is the hook " + hook));
+  }
+  return remarks;
+}
+
+}  // namespace ddp::checkpoint
