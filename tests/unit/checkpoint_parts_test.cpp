@@ -1,0 +1,249 @@
+// What goes through a checkpoint beside module and optimizer, and the optimizers with a state of their own kind.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/checkpoint.hpp"
+#include "ddp/distributed_sampler.hpp"
+#include "ddp/error.hpp"
+#include "support/temp_folder.hpp"
+#include "support/text.hpp"
+
+namespace ddp {
+namespace {
+
+using namespace testing;
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "no CheckpointError";
+}
+
+torch::nn::Linear net_of(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  return torch::nn::Linear(4, 3);
+}
+
+void train_step(torch::nn::Linear& net, torch::optim::Optimizer& optimizer, std::int64_t step) {
+  torch::manual_seed(static_cast<std::uint64_t>(100 + step));
+  const auto input = torch::randn({8, 4});
+  optimizer.step([&] {
+    optimizer.zero_grad();
+    auto loss = net(input).pow(2).mean();
+    loss.backward();
+    return loss;
+  });
+}
+
+double rate_of(torch::optim::Optimizer& optimizer) { return optimizer.param_groups()[0].options().get_lr(); }
+
+// Rates of `steps` further steps of a run that was saved after each number of them.
+template <class Scheduler, class Step>
+void expect_rates_to_go_on(const std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&)>& make,
+                           const Step& step) {
+  constexpr int kSteps = 9;
+  for (int saved_after = 0; saved_after < kSteps; ++saved_after) {
+    const TempFolder folder;
+    auto net = net_of(1), other = net_of(2);
+    torch::optim::SGD optimizer(net->parameters(), 1.0), fresh(other->parameters(), 1.0);
+    const auto scheduler = make(optimizer), resumed = make(fresh);
+    Checkpoint checkpoint(folder / "run.pt", net, optimizer, *scheduler);
+    for (int i = 0; i < saved_after; ++i) step(*scheduler, i);
+    checkpoint.save({.step = saved_after});
+    Checkpoint(folder / "run.pt", other, fresh, *resumed).load_or_start();
+    for (int i = saved_after; i < kSteps; ++i) {
+      step(*scheduler, i);
+      step(*resumed, i);
+      EXPECT_EQ(rate_of(fresh), rate_of(optimizer)) << "saved after " << saved_after << ", step " << i;
+    }
+    EXPECT_LT(rate_of(optimizer), 1.0);
+  }
+}
+
+TEST(CheckpointParts, AStepSchedulerGoesOn) {
+  expect_rates_to_go_on<torch::optim::StepLR>(
+      [](auto& optimizer) { return std::make_unique<torch::optim::StepLR>(optimizer, 3, 0.5); },
+      [](auto& scheduler, int) { scheduler.step(); });
+}
+
+TEST(CheckpointParts, APlateauSchedulerGoesOn) {
+  using Plateau = torch::optim::ReduceLROnPlateauScheduler;
+  expect_rates_to_go_on<Plateau>(
+      [](auto& optimizer) {
+        return std::make_unique<Plateau>(optimizer, Plateau::min, 0.5F, /*patience=*/1, 1e-4, Plateau::rel, 1);
+      },
+      [](auto& scheduler, int i) { scheduler.step(i == 0 ? 1.0F : 2.0F); });
+}
+
+TEST(CheckpointParts, RandomNumbersGoOn) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  Checkpoint checkpoint(folder / "run.pt", net);
+  torch::rand({3});
+  torch::randn({1});  // keeps one of two for later
+  checkpoint.save({});
+  const auto expected = torch::randn({100});
+  torch::manual_seed(5);
+  checkpoint.load_or_start();
+  EXPECT_TRUE(torch::equal(torch::randn({100}), expected));
+}
+
+TEST(CheckpointParts, ValuesOfTheProgramGoThrough) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  struct Values {
+    bool flag = false;
+    int count = 0;
+    double best = 0;
+    float rate = 0;
+    std::string name;
+    torch::Tensor history;
+    std::vector<double> losses;
+    std::vector<std::int64_t> counts;
+    void add_to(Checkpoint& checkpoint) {
+      checkpoint.add("flag", flag);
+      checkpoint.add("count", count);
+      checkpoint.add("best", best);
+      checkpoint.add("rate", rate);
+      checkpoint.add("name", name);
+      checkpoint.add("history", history);
+      checkpoint.add("losses", losses);
+      checkpoint.add("counts", counts);
+    }
+  } saved{true, -7, 0.25, 0.5F, "h\u00e4llo", torch::arange(3), {1.5, 2.5}, {4}}, loaded;
+  Checkpoint first(folder / "run.pt", net), second(folder / "run.pt", net);
+  saved.add_to(first);
+  loaded.add_to(second);
+  first.save({});
+  second.load_or_start();
+  EXPECT_EQ(std::tie(loaded.flag, loaded.count, loaded.best, loaded.rate, loaded.name, loaded.losses, loaded.counts),
+            std::tie(saved.flag, saved.count, saved.best, saved.rate, saved.name, saved.losses, saved.counts));
+  EXPECT_TRUE(torch::equal(loaded.history, torch::arange(3)));
+}
+
+TEST(CheckpointParts, AValueOfAnotherKindIsRefusedByItsName) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  double number = 5;
+  std::string text = "before";
+  Checkpoint first(folder / "run.pt", net), second(folder / "run.pt", net), third(folder / "run.pt", net);
+  first.add("value", number);
+  first.save({});
+  second.add("value", text);
+  EXPECT_TRUE(contains(error_of([&] { second.load_or_start(); }), "its value \"value\" is a float"));
+  EXPECT_EQ(text, "before");
+  third.load_or_start();
+}
+
+TEST(CheckpointParts, AnIntegerOutOfRangeIsRefused) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  std::int64_t large = 1LL << 40;
+  std::int8_t small = 3;
+  Checkpoint first(folder / "run.pt", net), second(folder / "run.pt", net);
+  first.add("count", large);
+  first.save({});
+  second.add("count", small);
+  EXPECT_TRUE(contains(error_of([&] { second.load_or_start(); }), "out of its range"));
+  EXPECT_EQ(small, 3);
+}
+
+TEST(CheckpointParts, AreKeptOnce) {
+  const auto net = net_of(1);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  double value = 0;
+  Checkpoint checkpoint("run.pt", net, optimizer);
+  EXPECT_THROW(checkpoint.add(optimizer), std::logic_error);
+  checkpoint.add("value", value);
+  EXPECT_THROW(checkpoint.add("value", value), std::logic_error);
+}
+
+TEST(CheckpointParts, TwoOptimizersDoNotMix) {
+  const TempFolder folder;
+  auto net = net_of(1), other = net_of(2);
+  torch::optim::SGD weight({net->weight}, torch::optim::SGDOptions(0.1).momentum(0.9)), bias({net->bias}, 0.5);
+  torch::optim::SGD weight2({other->weight}, torch::optim::SGDOptions(0.2)), bias2({other->bias}, 0.2);
+  Checkpoint(folder / "run.pt", net, weight, bias).save({});
+  Checkpoint(folder / "run.pt", other, weight2, bias2).load_or_start();
+  EXPECT_EQ(rate_of(weight2), 0.1);
+  EXPECT_EQ(rate_of(bias2), 0.5);
+  const auto swapped = error_of([&] { Checkpoint(folder / "run.pt", other, bias2, weight2).load_or_start(); });
+  EXPECT_TRUE(contains(swapped, "parameter 0 of group 0 is weight, but here it is bias"));
+  const auto fewer = error_of([&] { Checkpoint(folder / "run.pt", other, weight2).load_or_start(); });
+  EXPECT_TRUE(contains(fewer, "it holds \"optimizer_2\", which the run here has not"));
+}
+
+TEST(CheckpointParts, ResumesLbfgsToTheBit) {
+  const TempFolder folder;
+  const auto options = torch::optim::LBFGSOptions(0.5).max_iter(4).history_size(3);
+  auto net = net_of(1), other = net_of(2);
+  torch::optim::LBFGS optimizer(net->parameters(), options), fresh(other->parameters(), options);
+  for (int i = 0; i < 3; ++i) train_step(net, optimizer, i);
+  Checkpoint(folder / "run.pt", net, optimizer).save({});
+  Checkpoint(folder / "run.pt", other, fresh).load_or_start();
+  for (int i = 3; i < 6; ++i) {
+    train_step(net, optimizer, i);
+    train_step(other, fresh, i);
+  }
+  EXPECT_TRUE(torch::equal(net->weight, other->weight));
+  EXPECT_TRUE(torch::equal(net->bias, other->bias));
+}
+
+// One of the program's own: plain descent with a count.
+struct Counting : torch::optim::SGD {
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    ++count;
+    return SGD::step(closure);
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    SGD::save(archive);
+    archive.write("count", c10::IValue(count));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    SGD::load(archive);
+    c10::IValue saved;
+    archive.read("count", saved);
+    count = saved.toInt();
+  }
+  std::int64_t count = 0;
+};
+
+TEST(CheckpointParts, AnOptimizerOfTheProgramsOwnWritesItself) {
+  const TempFolder folder;
+  auto net = net_of(1), other = net_of(2);
+  Counting optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  Counting fresh(other->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int i = 0; i < 3; ++i) train_step(net, optimizer, i);
+  Checkpoint(folder / "run.pt", net, optimizer).save({});
+  Checkpoint(folder / "run.pt", other, fresh).load_or_start();
+  EXPECT_EQ(fresh.count, 3);
+  train_step(net, optimizer, 3);
+  train_step(other, fresh, 3);
+  EXPECT_TRUE(torch::equal(net->weight, other->weight));
+}
+
+TEST(CheckpointParts, StateOfAnotherShapeThanItsParameterIsRefused) {
+  const TempFolder folder;
+  auto net = net_of(1);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  train_step(net, optimizer, 0);
+  auto& state = *optimizer.state().at(net->bias.unsafeGetTensorImpl());
+  static_cast<torch::optim::SGDParamState&>(state).momentum_buffer(torch::zeros({5}));
+  Checkpoint checkpoint(folder / "run.pt", net, optimizer);
+  checkpoint.save({});
+  EXPECT_TRUE(contains(error_of([&] { checkpoint.load_or_start(); }),
+                       "optimizer.state.1.momentum_buffer has the shape [5] for a parameter [3]"));
+}
+
+}  // namespace
+}  // namespace ddp
