@@ -1,0 +1,278 @@
+// A run of several ranks that goes on in new processes, with all that must be as if it had never stopped.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ddp/checkpoint.hpp"
+#include "ddp/comm_hook.hpp"
+#include "ddp/data_loader.hpp"
+#include "ddp/distributed_data_parallel.hpp"
+#include "ddp/distributed_sampler.hpp"
+#include "ddp/error.hpp"
+#include "ddp/seed.hpp"
+#include "support/ranks.hpp"
+#include "support/temp_folder.hpp"
+#include "support/text.hpp"
+#include "support/training.hpp"
+
+namespace ddp {
+namespace {
+
+using namespace ddp::testing;
+using Group = std::shared_ptr<ProcessGroup>;
+
+constexpr std::int64_t kStepsInAll = 6;
+
+/// Dropout, whose masks differ between the ranks, buffers, and a layer that has no gradient before step 4.
+struct DroppingImpl : torch::nn::Module {
+  explicit DroppingImpl(std::uint64_t seed) {
+    torch::manual_seed(seed);
+    first = register_module("first", torch::nn::Linear(8, 6));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    late = register_module("late", torch::nn::Linear(6, 6));
+    last = register_module("last", torch::nn::Linear(6, 4));
+    to(torch::kDouble);
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool uses_late) {
+    auto hidden = torch::dropout(torch::tanh(norm(first(x))), 0.3, is_training());
+    return last(uses_late ? hidden + late(hidden) : hidden);
+  }
+  torch::nn::Linear first{nullptr}, late{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Dropping);
+
+using MakeGrouped = std::function<std::unique_ptr<torch::optim::Optimizer>(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups)>;
+
+void train(const std::filesystem::path& path, std::int64_t steps, std::uint64_t seed, const MakeGrouped& make) {
+  run_ranks(2, [&](const Group& group) {
+    Dropping net(seed);
+    DistributedDataParallel model(net, group, {.find_unused_parameters = true});
+    seed_all(seed, *group);
+    const auto all = net->parameters();
+    const auto optimizer = make({{{all[0], all[1]}}, {{all.begin() + 2, all.end()}}});
+    torch::optim::StepLR scheduler(*optimizer, 2, 0.5);
+    double sum = 0;
+    Checkpoint checkpoint(path, model, *optimizer, scheduler);
+    checkpoint.add("sum", sum);
+    for (auto step = checkpoint.load_or_start().step; step < steps; ++step) {
+      auto generator = at::globalContext().defaultGenerator(at::kCPU);
+      const auto kept = generator.get_state();
+      const auto batch = Batch::of_step(step, 8).of_rank(group->rank(), 2);
+      generator.set_state(kept);
+      optimizer->zero_grad();
+      const auto loss = squared_error(model(batch.input, step >= 4), batch.target);
+      loss.backward();
+      optimizer->step();
+      scheduler.step();
+      sum += loss.item<double>();
+    }
+    checkpoint.save({.step = steps});
+  });
+}
+
+/// 6 steps against 3 + 3 and 5 + 1 in new processes that begin with other weights and random numbers.
+void expect_exact_resume(const MakeGrouped& make) {
+  for (const std::int64_t stop : {3, 5}) {
+    const TempFolder folder;
+    train(folder / "straight.pt", kStepsInAll, 1, make);
+    train(folder / "resumed.pt", stop, 1, make);
+    train(folder / "resumed.pt", kStepsInAll, 99, make);
+    EXPECT_EQ(contents(folder / "resumed.pt"), contents(folder / "straight.pt")) << "stopped after " << stop;
+  }
+}
+
+TEST(CheckpointResume, IsExactForSgdWithMomentum) {
+  expect_exact_resume([](const auto& groups) {
+    return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1).momentum(0.9));
+  });
+}
+TEST(CheckpointResume, IsExactForAdam) {
+  expect_exact_resume(
+      [](const auto& groups) { return std::make_unique<torch::optim::Adam>(groups, torch::optim::AdamOptions(0.01)); });
+}
+TEST(CheckpointResume, IsExactForAdamWWithAmsgrad) {
+  expect_exact_resume([](const auto& groups) {
+    return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(0.01).amsgrad(true));
+  });
+}
+
+/// Keeps a number on each rank.
+struct Remembering : CommHook {
+  std::string name() const override { return "remembering"; }
+  std::function<void()> launch(ProcessGroup& group, GradBucket bucket) override {
+    auto gradients = bucket.gradients;
+    group.all_reduce(gradients);
+    return [] {};
+  }
+  c10::IValue state() const override { return memory; }
+  std::function<void()> stage(const c10::IValue& saved) override {
+    return [this, staged = saved.toTensor().clone()] { memory = staged; };
+  }
+  at::Tensor memory = torch::zeros({3});
+};
+
+TEST(CheckpointResume, GivesEachRankBackWhatItsHookRemembers) {
+  const TempFolder folder;
+  run_ranks(3, [&](const Group& group) {
+    const auto make = [&](const std::shared_ptr<CommHook>& hook) {
+      return DistributedDataParallel(Perceptron(1), group, {.comm_hook = hook});
+    };
+    const auto saved = std::make_shared<Remembering>(), loaded = std::make_shared<Remembering>();
+    saved->memory.fill_(10 + group->rank());
+    Checkpoint(folder / "run.pt", make(saved)).save({});
+    Checkpoint(folder / "run.pt", make(loaded)).load_or_start();
+    EXPECT_TRUE(torch::equal(loaded->memory, saved->memory));
+    Checkpoint(folder / "run.pt", make(nullptr)).load_or_start();
+  });
+}
+
+TEST(CheckpointResume, SaysWhatAnotherNumberOfRanksBeginsAnew) {
+  const TempFolder folder;
+  run_ranks(2, [&](const Group& group) {
+    Checkpoint(folder / "run.pt", Perceptron(1).ptr(), group).save({.step = 4});
+  });
+  const auto outcomes = observe_ranks(3, [&](const Environment& environment) {
+    const auto group = init_process_group({.environment = environment});
+    EXPECT_EQ(Checkpoint(folder / "run.pt", Perceptron(2).ptr(), group).load_or_start().step, 4);
+    group->shutdown();
+  });
+  for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+  EXPECT_TRUE(contains(outcomes[0].output, "it is of 2 ranks, here are 3: random numbers go on from the ones here"));
+}
+
+/// The CheckpointError that `action` throws on this rank, without who speaks.
+template <class Action>
+std::string error_of(ProcessGroup& group, const Action& action) {
+  try {
+    action();
+  } catch (const CheckpointError& error) {
+    const std::string text = error.what();
+    return text.substr(text.find(": ") + 2);
+  }
+  return "no CheckpointError on rank " + std::to_string(group.rank());
+}
+
+TEST(CheckpointResume, NoticesARankThatHoldsAnotherStateAfterLoading) {
+  const TempFolder folder;
+  run_ranks(2, [&](const Group& group) {
+    const auto make = [](bool shares_memory) {
+      auto module = std::make_shared<torch::nn::Module>();
+      auto memory = torch::arange(8, torch::kFloat);
+      module->register_buffer("a", memory.slice(0, 0, 4));
+      module->register_buffer("b", shares_memory ? memory.slice(0, 2, 6) : torch::arange(4, torch::kFloat));
+      return module;
+    };
+    Checkpoint(folder / "run.pt", make(false), group).save({});
+    Checkpoint checkpoint(folder / "run.pt", make(group->rank() == 1), group);
+    EXPECT_TRUE(contains(error_of(*group, [&] { checkpoint.load_or_start(); }),
+                         "rank 1 holds another state than rank 0"));
+  });
+}
+
+TEST(CheckpointResume, MayTakeRankZeroLongerThanACollective) {
+  const TempFolder folder;
+  run_ranks(
+      2,
+      [&](const Group& group) {
+        Checkpoint checkpoint(folder / "run.pt", Perceptron(1).ptr(), group,
+                              CheckpointOptions{.timeout = std::chrono::seconds(20)});
+        checkpoint.add("slow", CheckpointValue{.state =
+                                                   [] {
+                                                     std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+                                                     return c10::IValue(1);
+                                                   },
+                                               .stage = [](const c10::IValue&) { return [] {}; }});
+        checkpoint.save({.step = 3});
+      },
+      {.group_timeout = std::chrono::milliseconds(1000)});
+}
+
+TEST(CheckpointResume, TellsEveryRankOfAFileThatFailedInTheBackground) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "here");
+  run_ranks(2, [&](const Group& group) {
+    Checkpoint checkpoint(folder / "here/run.pt", Perceptron(1).ptr(), group, CheckpointOptions{.background = true});
+    checkpoint.save({.epoch = 1});
+    checkpoint.wait();
+    if (group->rank() == 0) std::filesystem::rename(folder / "here", folder / "there");
+    checkpoint.save({.epoch = 2});
+    EXPECT_TRUE(contains(error_of(*group, [&] { checkpoint.save({.epoch = 3}); }), "No such file or directory"));
+    EXPECT_TRUE(contains(error_of(*group, [&] { checkpoint.wait(); }), "no CheckpointError"));
+    if (group->rank() == 0) std::filesystem::rename(folder / "there", folder / "here");
+    group->barrier();
+    checkpoint.save({.epoch = 4});
+    checkpoint.wait();
+    EXPECT_EQ(checkpoint.load_or_start().epoch, 4);
+  });
+}
+
+TEST(CheckpointResume, TellsEveryRankOfAStateThatOneRankCannotGive) {
+  const TempFolder folder;
+  struct Failing : Remembering {
+    c10::IValue state() const override { throw std::runtime_error("memory lost"); }
+  };
+  run_ranks(2, [&](const Group& group) {
+    const auto hook = group->rank() == 1 ? std::make_shared<Failing>() : std::make_shared<Remembering>();
+    DistributedDataParallel model(Perceptron(1), group, {.comm_hook = hook});
+    Checkpoint checkpoint(folder / "run.pt", model);
+    EXPECT_TRUE(contains(error_of(*group, [&] { checkpoint.save({}); }), "rank 1: memory lost"));
+    EXPECT_TRUE(folder.files().empty());
+  });
+}
+
+/// Returns what it is asked for.
+struct Indices : torch::data::datasets::Dataset<Indices, torch::data::Example<torch::Tensor, torch::data::example::NoTarget>> {
+  explicit Indices(std::size_t count) : count_(count) {}
+  ExampleType get(std::size_t index) override { return torch::tensor(static_cast<std::int64_t>(index)); }
+  std::optional<std::size_t> size() const override { return count_; }
+  std::size_t count_;
+};
+
+TEST(CheckpointResume, GoesOnInsideAnEpochWithoutLosingOrRepeatingASample) {
+  constexpr std::size_t kSamples = 48;
+  for (const auto& [before, after] : {std::pair{2, 2}, {2, 3}, {3, 1}}) {
+    const TempFolder folder;
+    const auto run = [&](int world, std::size_t batches) {
+      run_ranks(world, [&](const Group& group) {
+        Perceptron net(1);
+        DistributedSampler sampler(kSamples, *group, {.seed = 3});
+        auto loader = make_data_loader(Indices(kSamples).map(torch::data::transforms::Stack<Indices::ExampleType>()),
+                                       sampler, torch::data::DataLoaderOptions(4).workers(2));
+        Checkpoint checkpoint(folder / "run.pt", net.ptr(), group);
+        checkpoint.add(sampler);
+        checkpoint.load_or_start();
+        auto seen = torch::empty({0}, torch::kLong);
+        for (auto& batch : *loader) {
+          seen = torch::cat({seen, batch.data});
+          if (--batches == 0) break;
+        }
+        checkpoint.save({.epoch = 0});
+        const auto name = "seen" + std::to_string(world) + "." + std::to_string(group->rank()) + ".pt";
+        torch::save(seen, (folder / name).string());
+      });
+    };
+    run(before, 2);
+    std::vector<torch::Tensor> parts;
+    const auto collect = [&](int world) {
+      for (int rank = 0; rank < world; ++rank) {
+        const auto name = "seen" + std::to_string(world) + "." + std::to_string(rank) + ".pt";
+        torch::load(parts.emplace_back(), (folder / name).string());
+      }
+    };
+    collect(before);
+    run(after, 1000);
+    collect(after);
+    const auto all = std::get<0>(torch::cat(parts).sort());
+    EXPECT_TRUE(torch::equal(all, torch::arange(static_cast<std::int64_t>(kSamples)))) << before << " then " << after;
+  }
+}
+
+}  // namespace
+}  // namespace ddp
