@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -42,13 +41,14 @@ class Speaker {
   std::atomic<File> file_ = File::none;
 
   std::mutex mutex_;  // of what follows
-  std::optional<Identity> identity_;
+  Identity identity_;
+  bool is_introduced_ = false;
   std::string asked_for_;  // by the program
   std::string open_;
 };
 
 void Speaker::use(const std::string& path) {
-  const auto own = path_of(identity_->rank, path);
+  const auto own = path_of(identity_.rank, path);
   use_file(own.empty() ? nullptr : std::make_unique<LogFile>(own));
   open_ = own;
   file_ = own.empty() ? File::none : names_each_rank(path) ? File::own_lines : File::shown_lines;
@@ -59,6 +59,7 @@ std::string Speaker::introduce(const Identity& identity, const char* variable) {
   name_speaker(identity);
   rank_ = identity.rank;
   identity_ = identity;
+  is_introduced_ = true;
   const bool asked = !asked_for_.empty();
   const std::string path = asked || !variable ? asked_for_ : variable;
   if (path_of(identity.rank, path) == open_) return {};
@@ -74,14 +75,14 @@ std::string Speaker::introduce(const Identity& identity, const char* variable) {
 void Speaker::to_file(const std::string& path) {
   if (path.empty()) throw std::invalid_argument("log::to_file: the path is empty");
   const std::scoped_lock lock(mutex_);
-  if (!identity_)
+  if (!is_introduced_)
     throw std::logic_error("log::to_file(\"" + path +
                            "\") before init_process_group(): this process does not know its rank yet, and all ranks "
                            "would write; call it after that");
   try {
     use(path);
   } catch (const std::runtime_error& error) {
-    throw ConfigError({identity_->rank, identity_->world_size}, "log::to_file", error.what(),
+    throw ConfigError({identity_.rank, identity_.world_size}, "log::to_file", error.what(),
                       "give a path where this process may write");
   }
   asked_for_ = path;
