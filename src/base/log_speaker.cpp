@@ -44,13 +44,11 @@ class Speaker {
   Identity identity_;
   bool is_introduced_ = false;
   std::string asked_for_;  // by the program
-  std::string open_;
 };
 
 void Speaker::use(const std::string& path) {
   const auto own = path_of(identity_.rank, path);
   use_file(own.empty() ? nullptr : std::make_unique<LogFile>(own));
-  open_ = own;
   file_ = own.empty() ? File::none : names_each_rank(path) ? File::own_lines : File::shown_lines;
 }
 
@@ -62,11 +60,10 @@ std::string Speaker::introduce(const Identity& identity, const char* variable) {
   is_introduced_ = true;
   const bool asked = !asked_for_.empty();
   const std::string path = asked || !variable ? asked_for_ : variable;
-  if (path_of(identity.rank, path) == open_) return {};
-  use("");  // the file of a rank that this process is no longer
   try {
     use(path);
   } catch (const std::runtime_error& error) {
+    use("");  // the former one may be that of another rank
     return (asked ? "log::to_file(\"" + path + "\")" : "DDP_LOG_FILE=" + path) + " is ignored: " + error.what();
   }
   return {};

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -285,10 +286,31 @@ TEST_F(LogToFile, APipeWithoutAReaderKillsNobody) {
                        "\" cannot be opened: No such device or address; give a path where this process may write"}));
 }
 
+TEST_F(LogToFile, APipeWhoseReaderIsSlowGetsAllLines) {
+  constexpr int kLines = 200;
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto shown = heard_lines([&] {
+    be_rank(0);
+    const int reader = open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+    fcntl(reader, F_SETFL, 0);
+    fcntl(reader, F_SETPIPE_SZ, PIPE_BUF);
+    log::to_file(path("pipe"));
+    std::thread slow([&] {
+      std::size_t ends = 0;
+      for (char byte = 0; ends < kLines && read(reader, &byte, 1) == 1;) ends += byte == '\n' ? 1 : 0;
+      dprintf(STDERR_FILENO, "time all read\n");
+    });
+    for (int i = 0; i < kLines; ++i) log::info("{}", std::string(100, 'x'));
+    log::to_file(path("another"));  // which is the end of the pipe
+    slow.join();
+  });
+  EXPECT_EQ(shown.size(), kLines + 1U);
+}
+
 TEST_F(LogToFile, LinesOfSeveralThreadsAndJobsInOneFileNeverInterleave) {
   constexpr int kJobs = 4, kThreads = 2, kLines = 300;
   const auto text_of = [](int length) { return std::string(static_cast<std::size_t>(length), 'a') + "."; };
-  heard(
+  const auto shown = heard(
       [&] {
         be_rank(0);
         log::to_file(path("run.log"));
@@ -300,6 +322,7 @@ TEST_F(LogToFile, LinesOfSeveralThreadsAndJobsInOneFileNeverInterleave) {
         other.join();
       },
       kJobs);
+  EXPECT_EQ(lines_of(shown).size(), static_cast<std::size_t>(kLines * kJobs * kThreads));
   std::map<std::string, int> count;
   for (const auto& line : lines("run.log")) ++count[line];
   ASSERT_EQ(count.size(), static_cast<std::size_t>(kLines)) << "a line was torn";
@@ -308,7 +331,7 @@ TEST_F(LogToFile, LinesOfSeveralThreadsAndJobsInOneFileNeverInterleave) {
 
 TEST_F(LogToFile, NoLineIsLostWhileTheFileChanges) {
   constexpr int kLines = 500;
-  heard([&] {
+  const auto shown = heard([&] {
     be_rank(0);
     log::to_file(path("a.log"));
     std::atomic<bool> done = false;
@@ -322,6 +345,7 @@ TEST_F(LogToFile, NoLineIsLostWhileTheFileChanges) {
     }
     speaker.join();
   });
+  EXPECT_EQ(lines_of(shown).size(), static_cast<std::size_t>(kLines));
   EXPECT_EQ(lines("a.log").size() + lines("b.log").size(), static_cast<std::size_t>(kLines));
 }
 
