@@ -218,6 +218,20 @@ TEST_F(LogToFile, RankZerosFileIsClosedWhenTheProcessIsAnotherRank) {
   EXPECT_EQ(text("run.log"), "");
 }
 
+TEST_F(LogToFile, ARankWithoutAFileDoesNotWriteThatOfItsFormerRank) {
+  overwrite(path("1"), "no folder");
+  EXPECT_EQ(heard_lines([&] {
+              be_rank(0);
+              log::to_file(path("{rank}/run.log"));
+              be_rank(1);
+              log::all.info("on we go");
+            }),
+            (Lines{"warn rank 1: log::to_file(\"" + path("{rank}/run.log") + "\") is ignored: the file \"" +
+                       path("1/run.log") + "\" cannot be opened: Not a directory",
+                   "info rank 1: on we go"}));
+  EXPECT_EQ(text("0/run.log"), "");
+}
+
 TEST_F(LogToFile, AFullDiskIsSaidOnceAndTheProgramGoesOn) {
   EXPECT_EQ(heard_lines([] {
               be_rank(0);

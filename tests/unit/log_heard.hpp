@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <exception>
 #include <functional>
 #include <sstream>
 #include <stdexcept>
@@ -25,7 +27,12 @@ inline std::string heard_from(int processes, const std::function<void(int index)
       alarm(30);
       dup2(ends[1], STDERR_FILENO);
       close(ends[0]);
-      speak(i);
+      try {
+        speak(i);
+      } catch (const std::exception& error) {  // else the child would go on with the tests
+        dprintf(STDERR_FILENO, "%s\n", error.what());
+        _exit(1);
+      }
       _exit(0);
     }
     children.push_back(child);
