@@ -108,7 +108,8 @@ class Every : public Audience {
   bool turn_;
 };
 
-/// The 1st call at a place in the source, and each `calls`-th one after it, has its turn:
+/// The 1st call at a place in the source (line and column; a macro's arguments are one place), and each `calls`-th one
+/// after it, has its turn:
 ///
 ///   if (log::every(50)) log::info("step {} loss {:.4f}", step, ddp::mean(loss, *group));
 ///   log::every(50).info("step {}", step);

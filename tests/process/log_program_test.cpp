@@ -23,7 +23,8 @@ using Lines = std::vector<std::string>;
 Lines lines_of(const std::string& text) {
   Lines lines;
   std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line.substr(std::min(line.size(), std::size_t{25})));
+  for (std::string line; std::getline(stream, line);)
+    lines.push_back(line.substr(std::min(line.size(), std::size_t{25})));
   return lines;
 }
 
