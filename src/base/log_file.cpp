@@ -43,7 +43,7 @@ ssize_t quiet_write(int fd, std::string_view bytes) noexcept {
   return written;
 }
 
-// Not O_NONBLOCK afterwards, but while it opens: a named pipe without a reader would never open.
+// O_NONBLOCK for the opening alone: a named pipe without a reader would never open.
 Descriptor open_to_append(const std::string& path) {
   Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666));
   if (file.get() >= 0) ::fcntl(file.get(), F_SETFL, O_APPEND);
@@ -59,12 +59,14 @@ Descriptor open_to_append(const std::string& path) {
 LogFile::LogFile(std::string path) : path_(std::move(path)), file_(open_to_append(path_)) {
   if (file_.get() < 0 && errno == ENOENT) {
     const auto folder = std::filesystem::path(path_).parent_path();
-    std::error_code error;
-    if (!folder.empty()) std::filesystem::create_directories(folder, error);
-    if (error) fail("the folder \"" + folder.string() + "\" cannot be made", error);
+    std::error_code not_made;
+    if (!folder.empty()) std::filesystem::create_directories(folder, not_made);
+    if (not_made) fail("the folder \"" + folder.string() + "\" cannot be made", not_made);
     file_ = open_to_append(path_);
   }
-  if (file_.get() < 0) fail("the file \"" + path_ + "\" cannot be opened", {errno, std::generic_category()});
+  if (file_.get() >= 0) return;
+  const std::error_code error(errno, std::generic_category());
+  fail("the file \"" + path_ + "\" cannot be opened", error);
 }
 
 int LogFile::append(std::string_view lines) noexcept {
