@@ -1,7 +1,5 @@
 #include <poll.h>
-#include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "base/log_settings.hpp"
 #include "base/log_sink.hpp"
@@ -72,51 +73,91 @@ std::string_view take_line(std::string_view& text, std::size_t room, bool& ended
 
 /// One message to one or more lines, in as few writes of at most PIPE_BUF bytes as they fit into: the kernel keeps
 /// such a write in one piece among those of other processes.
-class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
- protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    constexpr std::string_view kContinued = "... ";
-    constexpr std::size_t kPrefixLimit = 512;  // time, level, rank and a host name of at most 255 bytes
-    constexpr std::size_t kRoom = PIPE_BUF - kPrefixLimit - kContinued.size();
-    std::string_view text(message.payload.data(), message.payload.size());
-    spdlog::memory_buf_t pending;
-    for (bool ended = true, first = true; first || !text.empty(); first = false) {
-      std::string line(ended ? "" : kContinued);
-      line += take_line(text, kRoom, ended);
-      auto part = message;
-      part.payload = line;
-      spdlog::memory_buf_t formatted;
-      formatter_->format(part, formatted);
-      if (pending.size() + formatted.size() > PIPE_BUF) {
-        write_all(STDERR_FILENO, pending.data(), pending.size());
-        pending.clear();
-      }
-      pending.append(formatted.begin(), formatted.end());
-    }
-    write_all(STDERR_FILENO, pending.data(), pending.size());
+///
+/// Threads: safe.
+class Lines {
+ public:
+  void name_speaker(const Identity& identity) {
+    auto formatter = line_formatter(identity);
+    const std::scoped_lock lock(mutex_);
+    formatter_.swap(formatter);
   }
-  void flush_() override {}
+  void use_file(std::unique_ptr<LogFile> file) {
+    const std::scoped_lock lock(mutex_);
+    file_.swap(file);
+    file_failed_ = false;
+  }
+  void put(Level level, std::string_view text, Places places);
+
+ private:
+  spdlog::memory_buf_t formatted(Level level, spdlog::log_clock::time_point time, std::string_view line);
+  void write(std::string_view lines, Places places);
+
+  std::mutex mutex_;
+  std::unique_ptr<spdlog::formatter> formatter_ = line_formatter({});
+  std::unique_ptr<LogFile> file_;
+  bool file_failed_ = false;  // and somebody has been told
 };
 
+spdlog::memory_buf_t Lines::formatted(Level level, spdlog::log_clock::time_point time, std::string_view line) {
+  const auto spdlog_level = static_cast<spdlog::level::level_enum>(spdlog::level::debug + static_cast<int>(level));
+  const spdlog::details::log_msg message(time, {}, {}, spdlog_level, {line.data(), line.size()});
+  spdlog::memory_buf_t text;
+  formatter_->format(message, text);
+  return text;
+}
+
+void Lines::put(Level level, std::string_view text, Places places) {
+  constexpr std::string_view kContinued = "... ";
+  constexpr std::size_t kPrefixLimit = 512;  // time, level, rank and a host name of at most 255 bytes
+  constexpr std::size_t kRoom = PIPE_BUF - kPrefixLimit - kContinued.size();
+  const std::scoped_lock lock(mutex_);
+  const auto now = spdlog::log_clock::now();
+  spdlog::memory_buf_t pending;
+  for (bool ended = true, first = true; first || !text.empty(); first = false) {
+    std::string line(ended ? "" : kContinued);
+    line += take_line(text, kRoom, ended);
+    const auto next = formatted(level, now, line);
+    if (pending.size() + next.size() > PIPE_BUF) {
+      write({pending.data(), pending.size()}, places);
+      pending.clear();
+    }
+    pending.append(next.begin(), next.end());
+  }
+  write({pending.data(), pending.size()}, places);
+}
+
+void Lines::write(std::string_view lines, Places places) {
+  if (places.console) write_all(STDERR_FILENO, lines.data(), lines.size());
+  if (!places.file || !file_) return;
+  const int error = file_->append(lines);
+  if (error == 0 || file_failed_) return;
+  file_failed_ = true;
+  const auto complaint = formatted(Level::error, spdlog::log_clock::now(),
+                                   "log: lines are missing in \"" + file_->path() +
+                                       "\", which could not be written: " + std::generic_category().message(error));
+  write_all(STDERR_FILENO, complaint.data(), complaint.size());
+}
+
 /// Never destroyed: threads that outlive main() may still speak.
-spdlog::logger& logger() {
-  static auto* const instance = [] {
-    auto sink = std::make_shared<StderrSink>();
-    sink->set_formatter(line_formatter({}));
-    auto* made = new spdlog::logger("ddp", std::move(sink));
-    made->set_level(spdlog::level::debug);
-    return made;
-  }();
+Lines& lines() {
+  static auto* const instance = new Lines;
   return *instance;
 }
 
 }  // namespace
 
-void name_speaker(const Identity& identity) { logger().sinks().front()->set_formatter(line_formatter(identity)); }
+void name_speaker(const Identity& identity) { lines().name_speaker(identity); }
 
-void put(Level level, std::string_view text) {
-  logger().log(static_cast<spdlog::level::level_enum>(spdlog::level::debug + static_cast<int>(level)),
-               spdlog::string_view_t(text.data(), text.size()));
+void use_file(std::unique_ptr<LogFile> file) { lines().use_file(std::move(file)); }
+
+void put(Level level, std::string_view text, Places places) noexcept {
+  try {
+    lines().put(level, text, places);
+  } catch (...) {
+    constexpr std::string_view kLost = "log: no memory for a line\n";
+    write_all(STDERR_FILENO, kLost.data(), kLost.size());
+  }
 }
 
 }  // namespace ddp::log

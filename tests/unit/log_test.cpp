@@ -1,20 +1,21 @@
 #include "ddp/log.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
 #include <ctime>
-#include <functional>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "unit/log_heard.hpp"
 
 namespace {
 struct Grumpy {};
@@ -32,54 +33,14 @@ struct fmt::formatter<Grumpy> {
 namespace ddp {
 namespace {
 
-/// What `processes` children write to standard error while each runs `speak`. The variables are read once a
-/// process, so only children ever log here.
-std::string heard(const std::function<void()>& speak, int processes = 1) {
-  int ends[2];
-  if (pipe(ends) != 0) throw std::runtime_error("pipe");
-  std::vector<pid_t> children;
-  for (int i = 0; i < processes; ++i) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(30);
-      dup2(ends[1], STDERR_FILENO);
-      close(ends[0]);
-      speak();
-      _exit(0);
-    }
-    children.push_back(child);
-  }
-  close(ends[1]);
-  std::string text;
-  char buffer[65536];
-  for (ssize_t size; (size = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(size));
-  close(ends[0]);
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_EQ(status, 0) << "a child that logged ended badly";
-  }
-  return text;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-/// The lines without their time.
-std::vector<std::string> heard_lines(const std::function<void()>& speak) {
-  auto lines = lines_of(heard(speak));
-  for (auto& line : lines) line.erase(0, line.find(' ') + 1);
-  return lines;
-}
-
-using Lines = std::vector<std::string>;
+using testing::heard;
+using testing::heard_lines;
+using testing::Lines;
+using testing::lines_of;
 
 std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
+  // Not std::time(), whose clock is some milliseconds behind.
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm utc{};
   gmtime_r(&now, &utc);
   char text[32];
@@ -243,6 +204,78 @@ TEST(Log, AClosedStandardErrorIsNoError) {
               log::error("nobody hears this");
             }),
             "");
+}
+
+TEST(LogEvery, HasItsTurnAtTheFirstCallAndAtEachNthAfterIt) {
+  EXPECT_EQ(heard([] {
+              for (int i = 0; i <= 100; ++i) {
+                if (log::every(50)) dprintf(STDERR_FILENO, "%d ", i);
+              }
+            }),
+            "0 50 100 ");
+}
+
+TEST(LogEvery, EachPlaceInTheSourceCountsByItself) {
+  // Not among a macro's arguments: to the compiler they are one place.
+  const auto speak = [] {
+    const auto show = [](int call, bool first, bool second) {
+      dprintf(STDERR_FILENO, "%d%s%s ", call, first ? " first" : "", second ? " second" : "");
+    };
+    for (int i = 0; i < 4; ++i) show(i, bool(log::every(2)), i > 0 && log::every(2));
+  };
+  EXPECT_EQ(heard(speak), "0 first 1 second 2 first 3 second ");
+}
+
+TEST(LogEvery, CallsCountAlikeOnRanksThatShowNothing) {
+  EXPECT_EQ(heard([] {
+              setenv("DDP_LOG_LEVEL", "off", 1);
+              log::set_identity({.rank = 1, .world_size = 2});
+              int turns = 0;
+              for (int i = 0; i < 101; ++i) turns += log::every(50) ? 1 : 0;
+              if (turns != 3) dprintf(STDERR_FILENO, "%d turns", turns);
+            }),
+            "");
+}
+
+TEST(LogEvery, SpeaksOnRankZeroAtEachLevel) {
+  const auto speak = [](int rank) {
+    return heard_lines([rank] {
+      setenv("DDP_LOG_LEVEL", "debug", 1);
+      log::set_identity({.rank = rank, .world_size = 2});
+      for (int i = 0; i < 3; ++i) {
+        log::every(2).debug("d{}", i);
+        log::every(2).info("i{}", i);
+        log::every(3).warn("w{}", i);
+        log::every(3).error("e{}", i);
+      }
+    });
+  };
+  EXPECT_EQ(speak(0), (Lines{"debug rank 0: d0", "info rank 0: i0", "warn rank 0: w0", "error rank 0: e0",
+                             "debug rank 0: d2", "info rank 0: i2"}));
+  EXPECT_EQ(speak(1), Lines{});
+}
+
+TEST(LogEvery, ThreadsShareACount) {
+  constexpr int kThreads = 4, kCalls = 1000;
+  std::atomic<int> turns = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      for (int call = 0; call < kCalls; ++call) turns += log::every(10) ? 1 : 0;
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(turns, kThreads * kCalls / 10);
+}
+
+TEST(LogEvery, LessThanOneCallIsALogicError) {
+  for (const int calls : {0, -1}) {
+    try {
+      (void)log::every(calls);
+      ADD_FAILURE() << "every(" << calls << ") was taken";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(error.what(), "log::every(" + std::to_string(calls) + "): the number of calls must be at least 1");
+    }
+  }
 }
 
 }  // namespace
