@@ -116,9 +116,9 @@ class DataLoader : private torch::data::DataLoaderBase<Dataset, typename Dataset
   std::default_sentinel_t end() const noexcept { return {}; }
 
   /// Batches that the loop has received in this epoch, the one at hand included; after a resume those before it
-  /// count too. Stays as it is after the loop.
+  /// count too, unless they were those of another number of ranks. Stays as it is after the loop.
   std::size_t step() const noexcept { return feed_.step(); }
-  /// Batches in an epoch.
+  /// Batches in an epoch, or in what another number of ranks has left of it.
   std::size_t batches() const noexcept { return feed_.batches(); }
 
   /// The loop in steps, for a range over this loader that fetches ahead of its own loop (prefetch.hpp): begin_pass();

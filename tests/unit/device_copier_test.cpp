@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/data/datasets/base.h>
 #include <torch/types.h>
 
 #include <algorithm>

@@ -106,7 +106,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   note("copy on " + std::to_string(state.current) + (is_pinned ? " from pinned" : ""));
   auto copy = [from, to] { std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes()); };
   if (non_blocking && is_pinned) {
-    waiting_copies.push_back(copy);
+    waiting_copies.emplace_back(copy);
   } else {
     copy();
   }

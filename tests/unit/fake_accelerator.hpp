@@ -2,6 +2,7 @@
 /// fake_accelerator.hpp: a device in this process's memory that LibTorch takes for an accelerator.
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <string>
 #include <vector>

@@ -53,7 +53,7 @@ struct NotingCopier {
     if (batch.front() == refused) throw std::runtime_error("no memory for " + std::to_string(refused));
     notes->push_back("copy " + std::to_string(batch.front()));
   }
-  void finish() { notes->push_back("wait"); }
+  void finish() { notes->emplace_back("wait"); }
 
   std::shared_ptr<Words> notes = std::make_shared<Words>();
   std::size_t refused = ~std::size_t{0};
