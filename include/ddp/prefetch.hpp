@@ -130,7 +130,8 @@ class Prefetched {
 /// draws those of the next batch before this one computes, so random states that are saved in a pass do not repeat
 /// it to the bit.
 /// Tensors: of the batch types that TensorVisitor knows, torch::data::Example among them; for a struct of yours
-/// specialise it. Best few large ones, as transforms::Stack makes them.
+/// specialise it. Best few large ones, as transforms::Stack makes them. What a dataset gives pinned is copied from
+/// where it is, so it must not write there again.
 template <class Dataset>
 Prefetched<DataLoader<Dataset>> prefetch(DataLoader<Dataset>& loader, at::Device device) {
   return {loader, device.is_cpu() ? std::optional<DeviceCopier>() : DeviceCopier(device)};

@@ -42,8 +42,7 @@ TEST(DistributedSamplerRanks, DifferentSettingsAreAnErrorOnEveryRank) {
   });
 }
 
-// R49
-TEST(DistributedSamplerRanks, SharesAreDisjointAndCompleteWhateverTheGlobalSeeds) {
+TEST(DistributedSamplerRanks, SharesAreDisjointAndCompleteWhateverTheGlobalSeeds) {  // R49
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     torch::manual_seed(static_cast<std::uint64_t>(group->rank()));
     const DistributedSampler sampler(100, *group);

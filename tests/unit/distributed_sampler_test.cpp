@@ -115,7 +115,7 @@ TEST(DistributedSampler, KeepsTheOrderOfThePassUnderWay) {
   EXPECT_EQ(batches_of(sampler, 1000), std::vector<Indices>{sampler.indices()});
 }
 
-TEST(DistributedSampler, ContinuesWhereASavedOneWas) {
+TEST(DistributedSampler, ContinuesWhereASavedOneWas) {  // R47
   auto saved = sampler_of(40, 2, 1);
   saved.set_epoch(7);
   saved.reset();
