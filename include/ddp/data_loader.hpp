@@ -38,6 +38,8 @@ class BatchFeed {
   std::size_t batches() const noexcept;
 
  private:
+  std::size_t batches_of(std::size_t samples) const noexcept;
+
   DistributedSampler sampler_;
   std::size_t batch_size_;
   bool drop_last_;
@@ -45,6 +47,38 @@ class BatchFeed {
   std::size_t handed_out_ = 0;  ///< of pass_
   std::size_t received_ = 0;    ///< of pass_
   std::size_t step_ = 0;
+};
+
+/// Input iterator over the batches of a pass; equal to std::default_sentinel at the end of it, and from when
+/// another pass has begun.
+/// Lifetime: holds a pointer to the range.
+template <class Range>
+class BatchIterator {
+ public:
+  using iterator_concept = std::input_iterator_tag;
+  using value_type = typename Range::BatchType;
+  using difference_type = std::ptrdiff_t;
+
+  explicit BatchIterator(Range& range) : range_(&range), pass_(range.pass()) {}
+
+  value_type& operator*() const { return *range_->current_; }
+  value_type* operator->() const { return &*range_->current_; }
+
+  /// Errors: std::logic_error at the end.
+  BatchIterator& operator++() {
+    if (at_end()) throw std::logic_error("data loader: an iterator was moved beyond the end of its pass");
+    range_->advance();
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+
+  friend bool operator==(const BatchIterator& iterator, std::default_sentinel_t) { return iterator.at_end(); }
+
+ private:
+  bool at_end() const { return pass_ != range_->pass() || !range_->current_; }
+
+  Range* range_;
+  std::size_t pass_;
 };
 
 /// What make_data_loader() returns: for (auto& batch : *loader) { ... }
@@ -63,7 +97,7 @@ class DataLoader : private torch::data::DataLoaderBase<Dataset, typename Dataset
 
  public:
   using BatchType = typename Dataset::BatchType;
-  class Iterator;
+  using Iterator = BatchIterator<DataLoader>;
 
   DataLoader(Dataset dataset, DistributedSampler sampler, torch::data::DataLoaderOptions options)
       : Base(options), feed_(std::move(sampler), this->options_, dataset.size()) {
@@ -75,20 +109,41 @@ class DataLoader : private torch::data::DataLoaderBase<Dataset, typename Dataset
 
   /// Begins a pass and fetches its first batch.
   Iterator begin() {
-    ++pass_;
-    reset();
-    fetch();
+    begin_pass();
+    advance();
     return Iterator(*this);
   }
   std::default_sentinel_t end() const noexcept { return {}; }
 
   /// Batches that the loop has received in this epoch, the one at hand included; after a resume those before it
-  /// count too. Stays as it is after the loop.
+  /// count too, unless they were those of another number of ranks. Stays as it is after the loop.
   std::size_t step() const noexcept { return feed_.step(); }
-  /// Batches in an epoch.
+  /// Batches in an epoch, or in what another number of ranks has left of it.
   std::size_t batches() const noexcept { return feed_.batches(); }
 
+  /// The loop in steps, for a range over this loader that fetches ahead of its own loop (prefetch.hpp): begin_pass();
+  /// fetch() until it gives none; received() for each batch when the loop is given it; end_pass() after the last one.
+  void begin_pass() {
+    ++pass_;
+    current_.reset();
+    reset();
+  }
+  std::optional<BatchType> fetch() {
+    const Phase phase("loading data");
+    try {
+      return Base::next();
+    } catch (const torch::data::WorkerException& error) {
+      std::rethrow_exception(error.original_exception);
+    }
+  }
+  void received() { feed_.received(); }
+  void end_pass() { feed_.end(); }
+  /// Number of the pass, by which iterators of earlier ones are known.
+  std::size_t pass() const noexcept { return pass_; }
+
  private:
+  friend Iterator;
+
   std::optional<std::vector<std::size_t>> get_batch_request() override { return feed_.next(); }
 
   void reset() override {
@@ -97,50 +152,15 @@ class DataLoader : private torch::data::DataLoaderBase<Dataset, typename Dataset
     Base::reset();
   }
 
-  void fetch() {
-    const Phase phase("loading data");
+  void advance() {
     current_.reset();
-    try {
-      current_ = Base::next();
-    } catch (const torch::data::WorkerException& error) {
-      std::rethrow_exception(error.original_exception);
-    }
-    current_ ? feed_.received() : feed_.end();
+    current_ = fetch();
+    current_ ? received() : end_pass();
   }
 
   BatchFeed feed_;
   std::optional<BatchType> current_;
-  std::size_t pass_ = 0;  ///< number of the pass, by which iterators of earlier ones are known
-};
-
-/// Input iterator; equal to std::default_sentinel at the end of its pass.
-template <class Dataset>
-class DataLoader<Dataset>::Iterator {
- public:
-  using iterator_concept = std::input_iterator_tag;
-  using value_type = BatchType;
-  using difference_type = std::ptrdiff_t;
-
-  BatchType& operator*() const { return *loader_->current_; }
-  BatchType* operator->() const { return &*loader_->current_; }
-
-  /// Errors: std::logic_error at the end.
-  Iterator& operator++() {
-    if (at_end()) throw std::logic_error("data loader: an iterator was moved beyond the end of its pass");
-    loader_->fetch();
-    return *this;
-  }
-  void operator++(int) { ++*this; }
-
-  friend bool operator==(const Iterator& iterator, std::default_sentinel_t) { return iterator.at_end(); }
-
- private:
-  friend class DataLoader;
-  explicit Iterator(DataLoader& loader) : loader_(&loader), pass_(loader.pass_) {}
-  bool at_end() const { return pass_ != loader_->pass_ || !loader_->current_; }
-
-  DataLoader* loader_;
-  std::size_t pass_;
+  std::size_t pass_ = 0;
 };
 
 /// A loader of `dataset` in the order of `sampler`, whose later set_epoch() reaches it. Keep

@@ -16,6 +16,7 @@
 #include "ddp/log_level.hpp"
 #include "ddp/metrics.hpp"
 #include "ddp/phase.hpp"
+#include "ddp/prefetch.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/progress_bar.hpp"
 #include "ddp/reducer_stats.hpp"

@@ -38,8 +38,8 @@ struct DistributedSamplerState {
   std::size_t offset = 0;  ///< elements of the epoch's order that were received before, by a run of other ranks
 };
 
-/// Sampler of a rank. Each epoch's order is a permutation of the dataset, seeded with seed + epoch, of which
-/// rank r of R takes elements r, r + R, r + 2R, ... Every rank has the same number of samples: one or more of
+/// Sampler of a rank. Each epoch's order is a permutation of the dataset, seeded with seed + epoch (modulo 2^64), of
+/// which rank r of R takes elements r, r + R, r + 2R, ... Every rank has the same number of samples: one or more of
 /// them several times where a dataset is smaller than the ranks, and none where it is empty, or smaller than
 /// the ranks with drop_last. Without `pad` the first ranks may have one more.
 /// The epoch advances by itself with each pass that set_epoch() does not choose one for; a line on rank 0 says so.
@@ -56,8 +56,9 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// dataset_size or in any option but the rank.
   DistributedSampler(std::size_t dataset_size, ProcessGroup& group, const DistributedSamplerOptions& options = {});
 
-  /// Chooses the epoch of the next pass, the same on all ranks. A position that was restored for another epoch is
-  /// forgotten. Warns on rank 0 where that epoch has been passed: its order would be the same again.
+  /// Chooses the epoch of the next pass, the same on all ranks. The position in another epoch is forgotten: one that
+  /// was restored, or that of a pass under way, which goes on without being counted. Warns on rank 0 where that epoch
+  /// has been passed: its order would be the same again.
   void set_epoch(std::size_t epoch);
 
   /// Begins a pass over this rank's samples: at the position that was restored, else at the start.

@@ -40,7 +40,7 @@ void BatchFeed::begin() {
   pass_ = sampler_.begin_pass();
   handed_out_ = 0;
   received_ = 0;
-  step_ = sampler_.position() / batch_size_;
+  step_ = batches() - batches_of(pass_.size());
   mark_data_used_up(false);
 }
 
@@ -65,9 +65,10 @@ void BatchFeed::end() {
   mark_data_used_up(true);
 }
 
-std::size_t BatchFeed::batches() const noexcept {
-  const auto whole = sampler_.size() / batch_size_;
-  return whole + (!drop_last_ && sampler_.size() % batch_size_ != 0 ? 1 : 0);
+std::size_t BatchFeed::batches_of(std::size_t samples) const noexcept {
+  return samples / batch_size_ + (!drop_last_ && samples % batch_size_ != 0 ? 1 : 0);
 }
+
+std::size_t BatchFeed::batches() const noexcept { return batches_of(sampler_.size()); }
 
 }  // namespace ddp

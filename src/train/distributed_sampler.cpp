@@ -31,10 +31,11 @@ struct DistributedSampler::Shared {
   std::size_t epoch = 0;
   std::size_t offset = 0;  ///< in the epoch's order, where this pass's share begins
   std::size_t position = 0;
-  bool resumes = false;    ///< the next pass begins at `position`
-  bool is_begun = false;   ///< a pass of `epoch` has
-  bool is_passed = false;  ///< and it has come to its end
-  bool has_told = false;   ///< that the epoch advances by itself
+  bool resumes = false;     ///< the next pass begins at `position`
+  bool is_counted = false;  ///< the pass under way is the one that epoch and position tell of
+  bool is_begun = false;    ///< a pass of `epoch` has
+  bool is_passed = false;   ///< and it has come to its end
+  bool has_told = false;    ///< that the epoch advances by itself
   bool has_warned = false;
 
   std::size_t size_of(int of_rank) const {
@@ -124,7 +125,7 @@ void DistributedSampler::set_epoch(std::size_t epoch) {
   auto& shared = *shared_;
   if (epoch != shared.epoch) {
     shared.position = shared.offset = 0;
-    shared.resumes = false;
+    shared.resumes = shared.is_counted = false;
   } else if (shared.is_begun && !shared.resumes && shared.shuffle && !std::exchange(shared.has_warned, true)) {
     log::warn("sampler: set_epoch({}) again: the next pass has the order of the last one", epoch);
   }
@@ -165,15 +166,18 @@ std::vector<std::size_t> DistributedSampler::begin_pass() {
     }
   }
   shared.resumes = shared.is_passed = false;
-  shared.is_begun = true;
+  shared.is_begun = shared.is_counted = true;
   auto pass = indices();
   pass.erase(pass.begin(), pass.begin() + static_cast<std::ptrdiff_t>(shared.position));
   return pass;
 }
 
-void DistributedSampler::mark_received(std::size_t samples) { shared_->position += samples; }
+void DistributedSampler::mark_received(std::size_t samples) {
+  if (shared_->is_counted) shared_->position += samples;
+}
 
 void DistributedSampler::end_pass() {
+  if (!shared_->is_counted) return;
   shared_->position = 0;
   shared_->is_passed = shared_->is_begun;
 }
@@ -214,7 +218,7 @@ void DistributedSampler::restore(const DistributedSamplerState& state) {
   restored.offset = std::min(state.offset, restored.dataset_size);
   restored.position = state.position;
   restored.resumes = is_inside;
-  restored.is_begun = restored.is_passed = false;
+  restored.is_begun = restored.is_passed = restored.is_counted = false;
   if (state.num_replicas != restored.num_replicas && state.num_replicas > 0) {
     const auto received = state.offset + state.position * static_cast<std::size_t>(state.num_replicas);
     restored.offset = std::min(received, restored.dataset_size);

@@ -1,5 +1,5 @@
 // Reads settings, a line each: dataset size, num_replicas, shuffle, seed, drop_last, epoch.
-// Writes the indices of each rank, a line each.
+// Writes for each rank a line: how many samples it has, and their indices.
 
 #include <iostream>
 
@@ -17,6 +17,7 @@ int main() {
       ddp::DistributedSampler sampler(size, options);
       sampler.set_epoch(epoch);
       sampler.reset();
+      std::cout << sampler.size() << ' ';
       while (const auto batch = sampler.next(3)) {
         for (const auto index : *batch) std::cout << index << ' ';
       }

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "base/cores.hpp"
 #include "ddp/data_loader.hpp"
 #include "support/ranks.hpp"
 #include "support/text.hpp"
@@ -41,13 +42,14 @@ TEST(DistributedSamplerRanks, DifferentSettingsAreAnErrorOnEveryRank) {
   });
 }
 
-TEST(DistributedSamplerRanks, SharesAreDisjointAndCompleteWhateverTheGlobalSeeds) {
+TEST(DistributedSamplerRanks, SharesAreDisjointAndCompleteWhateverTheGlobalSeeds) {  // R49
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     torch::manual_seed(static_cast<std::uint64_t>(group->rank()));
     const DistributedSampler sampler(100, *group);
     EXPECT_EQ(sampler.rank(), group->rank());
     EXPECT_EQ(sampler.num_replicas(), 2);
     const auto share = sampler.indices();
+    EXPECT_EQ(share.size(), 50u);
     std::string bytes(reinterpret_cast<const char*>(share.data()), share.size() * sizeof(std::size_t));
     std::set<std::size_t> seen;
     for (const auto& others : group->all_gather_bytes(bytes)) {
@@ -62,6 +64,23 @@ struct Numbers : torch::data::datasets::Dataset<Numbers, std::size_t> {
   std::size_t get(std::size_t index) override { return index; }
   std::optional<std::size_t> size() const override { return 10; }
 };
+
+std::string warnings_of_loader(std::size_t workers, const DistributedSampler& sampler) {
+  ::testing::internal::CaptureStderr();
+  ddp::make_data_loader(Numbers(), sampler, torch::data::DataLoaderOptions(1).workers(workers));
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(DistributedSamplerRanks, RankZeroWarnsOfMoreWorkersOfAllRanksThanTheHostsCoresCanServe) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const DistributedSampler sampler(10, *group);
+    const auto enough = static_cast<std::size_t>(1.5 * allowed_cores() / 2);
+    EXPECT_EQ(warnings_of_loader(enough, sampler), "");
+    const auto warning = warnings_of_loader(enough + 1, sampler);
+    const auto text = "data loader: " + std::to_string(enough + 1) + " workers for each of 2 ranks";
+    EXPECT_EQ(contains(warning, text), group->rank() == 0) << warning;
+  });
+}
 
 TEST(DistributedSamplerRanks, EveryRankOfALoaderHasTheSameNumberOfBatches) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {

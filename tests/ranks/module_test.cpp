@@ -159,6 +159,36 @@ TEST(Buffers, AreLeftAloneInEvaluation) {  // R37
   });
 }
 
+// Two steps; where `evaluates`, rank 0 does so alone in between.
+std::vector<at::Tensor> trained(const Group& group, bool evaluates) {
+  torch::manual_seed(3);
+  const auto net = std::make_shared<NormImpl>();
+  DistributedDataParallel model(net, group);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  for (int step = 0; step < 2; ++step) {
+    if (step == 1 && evaluates && group->rank() == 0) {
+      model->eval();
+      const at::NoGradGuard no_grad;
+      for (int i = 0; i < 10; ++i) model(torch::full({2, 3}, 7.0));
+      model->train();
+    }
+    optimizer.zero_grad();
+    model(torch::arange(12.0).view({4, 3}).pow(group->rank() + 1)).pow(2).sum().backward();
+    optimizer.step();
+  }
+  auto tensors = net->parameters();
+  for (const auto& buffer : net->buffers()) tensors.push_back(buffer);
+  return tensors;
+}
+
+TEST(Buffers, AndWeightsAreThoseOfARunInWhichRankZeroDidNotEvaluateAlone) {  // R37
+  run_ranks(2, [](const Group& group) {
+    const auto plain = trained(group, false), evaluated = trained(group, true);
+    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(torch::equal(evaluated[i], plain[i])) << i;
+    EXPECT_GT(plain.at(1).abs().sum().item<float>(), 0);
+  });
+}
+
 TEST(Buffers, OfEveryDtypeArriveExactly) {  // R28
   struct OddImpl : torch::nn::Module {
     explicit OddImpl(int rank) {

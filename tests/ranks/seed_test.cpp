@@ -11,7 +11,7 @@ namespace {
 
 at::Tensor dropout_mask() { return torch::nn::functional::dropout(torch::ones({1000})) != 0; }
 
-TEST(SeedAll, GivesRanksDifferentNumbersAndRepeatsThem) {
+TEST(SeedAll, GivesRanksDifferentNumbersAndRepeatsThem) {  // R49
   ::ddp::testing::run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     seed_all(42, *group);
     const auto mask = dropout_mask();

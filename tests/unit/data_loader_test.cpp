@@ -6,54 +6,28 @@
 #include <torch/data/transforms/stack.h>
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "base/cores.hpp"
+#include "numbers.hpp"
 
 namespace ddp {
 namespace {
 
+using testing::all_of;
+using testing::BadSample;
+using testing::Indices;
+using testing::Numbers;
+using testing::sampler_of;
+using testing::tail;
 using torch::data::DataLoaderOptions;
-using Indices = std::vector<std::size_t>;
-
-struct BadSample : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-/// Sample i is i; some samples may throw.
-struct Numbers : torch::data::datasets::Dataset<Numbers, std::size_t> {
-  explicit Numbers(std::size_t size) : size_(size) {}
-  std::size_t get(std::size_t index) override {
-    if (index == *bad_sample) throw BadSample("sample " + std::to_string(index));
-    return index;
-  }
-  std::optional<std::size_t> size() const override { return size_; }
-
-  std::size_t size_;
-  std::shared_ptr<std::atomic<std::size_t>> bad_sample = std::make_shared<std::atomic<std::size_t>>(~std::size_t{0});
-};
-
-DistributedSampler sampler_of(std::size_t size) {
-  return DistributedSampler(size, {.num_replicas = 2, .rank = 1, .seed = 3});
-}
-
-template <class Loader>
-Indices all_of(Loader& loader) {
-  Indices all;
-  for (auto& batch : *loader) all.insert(all.end(), batch.begin(), batch.end());
-  return all;
-}
 
 Indices sorted(Indices indices) {
   std::sort(indices.begin(), indices.end());
   return indices;
 }
-
-Indices tail(const Indices& indices, std::ptrdiff_t from) { return {indices.begin() + from, indices.end()}; }
 
 /// By the number of workers.
 class DataLoaderTest : public ::testing::TestWithParam<std::size_t> {
@@ -67,7 +41,7 @@ TEST_P(DataLoaderTest, GivesTheSamplersIndicesInOrderEpochAfterEpoch) {
   const auto loader = make_data_loader(Numbers(46), sampler, options(4));
   for (std::size_t epoch = 0; epoch < 3; ++epoch) {
     sampler.set_epoch(epoch);
-    const auto seen = all_of(loader);
+    const auto seen = all_of(*loader);
     EXPECT_EQ(seen, sampler.indices()) << epoch;
     EXPECT_EQ(loader->step(), 6u);
     EXPECT_EQ(loader->batches(), 6u);
@@ -84,7 +58,7 @@ TEST_P(DataLoaderTest, CanBeLeftEarlyAndBegunAgain) {
     for ([[maybe_unused]] auto& batch : *loader) throw BadSample("thrown by the loop");
   } catch (const BadSample&) {
   }
-  const auto seen = all_of(loader);
+  const auto seen = all_of(*loader);
   EXPECT_EQ(seen, sampler.indices());
 }
 
@@ -134,7 +108,7 @@ TEST_P(DataLoaderTest, ResumesInsideAnEpochWithoutLosingOrRepeatingASample) {
   EXPECT_EQ(resumed_loader->step(), 6u);
 
   resumed.set_epoch(6);
-  const auto seen = all_of(resumed_loader);
+  const auto seen = all_of(*resumed_loader);
   EXPECT_EQ(seen, resumed.indices());
 }
 
@@ -145,7 +119,7 @@ TEST_P(DataLoaderTest, PassesTheDatasetsExceptionOnWithItsTypeAndCanBeginAgain) 
   const auto loader = make_data_loader(data, sampler, options(4));
   *bad_sample = sampler.indices()[9];
   try {
-    all_of(loader);
+    all_of(*loader);
     ADD_FAILURE() << "no exception";
   } catch (const BadSample& error) {
     EXPECT_EQ(error.what(), "sample " + std::to_string(sampler.indices()[9]));
@@ -153,7 +127,7 @@ TEST_P(DataLoaderTest, PassesTheDatasetsExceptionOnWithItsTypeAndCanBeginAgain) 
   EXPECT_EQ(loader->step(), 2u);
   EXPECT_EQ(sampler.position(), 8u);
   *bad_sample = ~std::size_t{0};
-  const auto seen = all_of(loader);
+  const auto seen = all_of(*loader);
   EXPECT_EQ(seen, sampler.indices());
 }
 
@@ -162,7 +136,7 @@ TEST_P(DataLoaderTest, LeavesOutAShortLastBatchOnRequest) {
   const auto loader = make_data_loader(Numbers(46), sampler, options(4).drop_last(true));
   Indices expected = sampler.indices();
   expected.resize(20);
-  EXPECT_EQ(all_of(loader), expected);
+  EXPECT_EQ(all_of(*loader), expected);
   EXPECT_EQ(loader->batches(), 5u);
   EXPECT_EQ(sampler.position(), 0u);
 }
@@ -170,13 +144,13 @@ TEST_P(DataLoaderTest, LeavesOutAShortLastBatchOnRequest) {
 TEST_P(DataLoaderTest, GivesEverySampleOnceInAnyOrderOnRequest) {
   auto sampler = sampler_of(46);
   const auto loader = make_data_loader(Numbers(46), sampler, options(4).enforce_ordering(false));
-  EXPECT_EQ(sorted(all_of(loader)), sorted(sampler.indices()));
+  EXPECT_EQ(sorted(all_of(*loader)), sorted(sampler.indices()));
   EXPECT_EQ(sampler.position(), 0u);
 }
 
 TEST_P(DataLoaderTest, RunsNoBodyForAnEmptyDataset) {
   const auto loader = make_data_loader(Numbers(0), sampler_of(0), options(4));
-  EXPECT_TRUE(all_of(loader).empty());
+  EXPECT_TRUE(all_of(*loader).empty());
   EXPECT_TRUE(loader->begin() == loader->end());
   EXPECT_EQ(loader->batches(), 0u);
 }

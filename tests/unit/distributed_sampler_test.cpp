@@ -40,6 +40,14 @@ TEST(DistributedSampler, GivesTheIndicesOfPythonsClass) {
   EXPECT_EQ(sampler.indices_of(2), (Indices{9, 1, 2, 4}));
 }
 
+/// Where Python's generator refuses the sum.
+TEST(DistributedSampler, CountsSeedAndEpochModulo64Bits) {
+  DistributedSampler sampler(100, {.seed = ~std::uint64_t{0}});
+  sampler.set_epoch(4);
+  DistributedSampler same(100, {.seed = 3});
+  EXPECT_EQ(sampler.indices(), same.indices());
+}
+
 TEST(DistributedSampler, WrapsAsOftenAsASmallDatasetNeeds) {
   const DistributedSampler sampler(2, {.num_replicas = 5, .shuffle = false});
   for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(sampler.indices_of(rank), Indices{static_cast<std::size_t>(rank % 2)});
@@ -107,7 +115,7 @@ TEST(DistributedSampler, KeepsTheOrderOfThePassUnderWay) {
   EXPECT_EQ(batches_of(sampler, 1000), std::vector<Indices>{sampler.indices()});
 }
 
-TEST(DistributedSampler, ContinuesWhereASavedOneWas) {
+TEST(DistributedSampler, ContinuesWhereASavedOneWas) {  // R47
   auto saved = sampler_of(40, 2, 1);
   saved.set_epoch(7);
   saved.reset();
@@ -324,6 +332,21 @@ TEST(DistributedSampler, SharesTheChunksOfAChunkDataset) {
   }
   EXPECT_EQ(seen.size(), 21u);
   EXPECT_EQ(std::set<std::size_t>(seen.begin(), seen.end()).size(), 21u);
+}
+
+TEST(DistributedSampler, ChoosesTheOrderOfAChunkDatasetsChunks) {
+  using Chunked =
+      torch::data::datasets::ChunkDataset<Chunks, DistributedSampler, torch::data::samplers::SequentialSampler>;
+  DistributedSampler chunks(7, {.seed = 3});
+  Chunked dataset(Chunks(), chunks, torch::data::samplers::SequentialSampler(0),
+                  torch::data::datasets::ChunkDatasetOptions(1, 3));
+  for (const std::size_t epoch : {0, 1, 6}) {
+    chunks.set_epoch(epoch);
+    dataset.reset();
+    Indices seen;
+    while (const auto batch = dataset.get_batch(3)) seen.push_back(batch->front() / 3);
+    EXPECT_EQ(seen, chunks.indices()) << epoch;
+  }
 }
 
 TEST(DistributedSampler, TakesANewSizeOfTheDataset) {
