@@ -150,7 +150,8 @@ void NewFile::also_as(const fs::path& path) const { name_also(unfinished_, path)
 void NewFile::replace(int keep) {
   const auto numbered = [this](int number) { return with_infix(path_, std::to_string(number)); };
   std::error_code none;
-  if (keep > 1 && fs::exists(path_, none)) {
+  // A save that was killed between its two last steps has done the first one already.
+  if (keep > 1 && fs::exists(path_, none) && !fs::equivalent(path_, numbered(1), none)) {
     for (int number = keep - 1; number > 1; --number)
       if (fs::exists(numbered(number - 1), none) &&
           ::rename(numbered(number - 1).c_str(), numbered(number).c_str()) != 0)
