@@ -21,6 +21,7 @@ ALLOWED = {
 }
 # Public headers without a source file of the same name; the others belong to the layer of that file.
 HEADER_ONLY = {
+    "checkpoint_value": "train",
     "ddp": "train",
     "distributed_data_parallel": "train",
     "log_level": "base",

@@ -4,22 +4,20 @@
 /// The file is one of torch.save()'s kind. Python's torch.load(path, weights_only=True) gives a dict of the model's
 /// state_dict, the optimizers' and the rest (docs/checkpoints.md lists it), with which a run in Python goes on; a dict
 /// with the same keys that Python saved is loaded here. torch::load(net, path) reads the module, without a wrapper's
-/// prefix, into the plain one. What a module writes beyond its parameters and buffers in a save() of its own is not
+/// prefix, into the plain one, if its names are of printable ASCII without blanks, quotes and backslashes and no dtype
+/// is float8 or uint16, 32 or 64. What a module writes beyond its parameters and buffers in a save() of its own is not
 /// kept.
 
-#include <ATen/core/ivalue.h>
-
 #include <chrono>
-#include <concepts>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
+
+#include "ddp/checkpoint_value.hpp"
 
 namespace torch::nn {
 class Module;
@@ -62,14 +60,6 @@ concept CheckpointPart =
     std::is_base_of_v<torch::optim::Optimizer, T> || std::is_base_of_v<torch::optim::LRScheduler, T> ||
     std::is_base_of_v<torch::optim::ReduceLROnPlateauScheduler, T> || std::is_base_of_v<DistributedSampler, T>;
 
-/// A value of the program's own, as functions. IValue: None, bool, int, double, string, tensor, or a list, tuple or
-/// dict of such.
-struct CheckpointValue {
-  std::function<c10::IValue()> state;
-  /// Checks what was saved and returns what puts it in place. Errors: std::exception; then nothing is loaded.
-  std::function<std::function<void()>(const c10::IValue& saved)> stage;
-};
-
 ///     ddp::Checkpoint checkpoint("run.pt", model, optimizer, scheduler, sampler);
 ///
 /// Kept beside model and parts: each rank's random numbers (LibTorch's default generators), the state of the model's
@@ -103,17 +93,12 @@ class Checkpoint {
   void add(torch::optim::LRScheduler& scheduler);
   void add(torch::optim::ReduceLROnPlateauScheduler& scheduler);
   void add(DistributedSampler& sampler);
-  /// A value under a name of its own; every rank gets rank 0's.
+  /// A value of the program under a name of its own, see checkpoint_value.hpp; every rank gets rank 0's.
   void add(const std::string& name, CheckpointValue value);
-  /// A bool, number, string, tensor, or vector of numbers. A tensor is replaced, not written into.
   template <class T>
     requires(!std::is_const_v<T>)
   void add(const std::string& name, T& value) {
-    add(name, CheckpointValue{.state = [&value] { return to_ivalue(value); },
-                              .stage =
-                                  [&value](const c10::IValue& saved) -> std::function<void()> {
-                                    return [&value, staged = from_ivalue<T>(saved)] { value = staged; };
-                                  }});
+    add(name, CheckpointValue::of(value));
   }
 
   /// Collective. If there is a file on rank 0, every rank takes its state from it, in place: parameters, gradients,
@@ -150,47 +135,6 @@ class Checkpoint {
     else
       return nullptr;
   }
-
-  template <class T>
-  static c10::IValue to_ivalue(const T& value) {
-    if constexpr (requires { value.begin(); } && !std::is_same_v<T, std::string>) {
-      c10::impl::GenericList list(c10::AnyType::get());
-      for (const auto& element : value) list.push_back(to_ivalue<typename T::value_type>(element));
-      return list;
-    } else if constexpr (std::is_same_v<T, bool>) {
-      return value;
-    } else if constexpr (std::is_integral_v<T>) {
-      return static_cast<std::int64_t>(value);
-    } else if constexpr (std::is_floating_point_v<T>) {
-      return static_cast<double>(value);
-    } else {
-      return value;
-    }
-  }
-  template <class T>
-  static T from_ivalue(const c10::IValue& saved) {
-    if constexpr (requires(T all) { all.push_back(*all.begin()); } && !std::is_same_v<T, std::string>) {
-      T all;
-      for (const auto& element : saved.toListRef()) all.push_back(from_ivalue<typename T::value_type>(element));
-      return all;
-    } else if constexpr (std::is_same_v<T, bool>) {
-      return saved.toBool();
-    } else if constexpr (std::is_integral_v<T>) {
-      return checked_integer<T>(saved.toInt());
-    } else if constexpr (std::is_floating_point_v<T>) {
-      return static_cast<T>(saved.toDouble());
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      return saved.toStringRef();
-    } else {
-      return saved.toTensor().clone();
-    }
-  }
-  template <class T>
-  static T checked_integer(std::int64_t saved) {
-    if (!std::in_range<T>(saved)) fail_range(saved);
-    return static_cast<T>(saved);
-  }
-  [[noreturn]] static void fail_range(std::int64_t saved);
 
   void keep_hook(std::shared_ptr<CommHook> hook);
 

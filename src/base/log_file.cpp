@@ -1,47 +1,18 @@
 #include "base/log_file.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
-#include <ctime>
 #include <filesystem>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
+#include "base/write_signals.hpp"
+
 namespace ddp::log {
 namespace {
-
-// By these, write() would end the process at the limit of a file's size, and where a pipe has lost its reader.
-sigset_t write_signals() {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  ::sigaddset(&signals, SIGXFSZ);
-  ::sigaddset(&signals, SIGPIPE);
-  return signals;
-}
-
-/// write(2) that reports by its result alone. The signals go to the thread that writes.
-ssize_t quiet_write(int fd, std::string_view bytes) noexcept {
-  sigset_t raised = write_signals();
-  sigset_t before;
-  ::pthread_sigmask(SIG_BLOCK, &raised, &before);
-  const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-  const int error = errno;
-  if (written < 0) {
-    for (const int signal : {SIGXFSZ, SIGPIPE}) {
-      if (::sigismember(&before, signal)) ::sigdelset(&raised, signal);
-    }
-    const timespec now{};
-    ::sigtimedwait(&raised, nullptr, &now);
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
-  return written;
-}
 
 // O_NONBLOCK for the opening alone: a named pipe without a reader would never open.
 Descriptor open_to_append(const std::string& path) {
@@ -70,9 +41,10 @@ LogFile::LogFile(std::string path) : path_(std::move(path)), file_(open_to_appen
 }
 
 int LogFile::append(std::string_view lines) noexcept {
+  const WriteSignalsHeld no_signal;
   const auto put = [&](std::string_view bytes) {
     while (!bytes.empty()) {
-      const ssize_t written = quiet_write(file_.get(), bytes);
+      const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
       if (written < 0 && errno != EINTR) return errno;
       if (written > 0) {
         bytes.remove_prefix(static_cast<std::size_t>(written));

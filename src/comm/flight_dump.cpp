@@ -3,7 +3,7 @@
 #include <exception>
 #include <system_error>
 
-#include "base/file_size_signal.hpp"
+#include "base/write_signals.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/log.hpp"
 
@@ -11,7 +11,7 @@ namespace ddp::comm {
 
 int save_dump(const char* path, const DumpAuthor& author, const DumpCause& cause,
               const std::vector<ThreadReport>* threads, DumpRoom& room) noexcept {
-  const FileSizeSignalHeld no_signal;
+  const WriteSignalsHeld no_signal;
   auto& file = room.file.emplace(path);
   int error = file.open();
   if (error == 0) {

@@ -1,8 +1,7 @@
 #include "ddp/checkpoint.hpp"
 
-#include <array>
-#include <bit>
 #include <cmath>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -38,6 +37,15 @@ at::Device device_of(const torch::nn::Module& module) {
   return at::kCPU;
 }
 
+// The key of the first line in which two lists of fingerprints differ.
+std::string first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines(a), others(b);
+  std::string line, other;
+  while (std::getline(lines, line) && std::getline(others, other) && line == other) {
+  }
+  return (line == other ? other : line).substr(0, line.find(' '));
+}
+
 const std::shared_ptr<torch::nn::Module>& present(const std::shared_ptr<torch::nn::Module>& module) {
   if (!module) throw std::logic_error("checkpoint: needs a module");
   return module;
@@ -54,6 +62,7 @@ struct Checkpoint::Impl {
         module(present(the_module)),
         contents(module),
         rank_state(group ? group->device() : device_of(*module)) {
+    if (path.empty()) throw std::logic_error("checkpoint: needs a path");
     if (options.keep_last < 1) throw std::logic_error("checkpoint: keep_last is " + std::to_string(options.keep_last));
   }
 
@@ -70,7 +79,7 @@ struct Checkpoint::Impl {
   checkpoint::FileJob::File file_of(const Progress& progress, const std::vector<std::string>& ranks) const;
   std::shared_ptr<std::string> receive_file();
   std::vector<Commit> stage(const std::shared_ptr<std::string>& bytes, Progress& progress);
-  void verify_same(const Progress& progress);
+  void verify_same(const Progress& progress, Failure error);
   [[noreturn]] void fail(const std::string& what, const char* remedy) const {
     throw CheckpointError(origin(), "checkpoint", what, remedy);
   }
@@ -184,15 +193,23 @@ std::vector<Commit> Checkpoint::Impl::stage(const std::shared_ptr<std::string>& 
 }
 
 // Collective. All ranks have loaded the same bytes; what they made of them must be the same as well.
-void Checkpoint::Impl::verify_same(const Progress& progress) {
-  if (!group || group->size() == 1) return;
-  const std::array<std::uint64_t, 2> own{contents.fingerprint(progress), static_cast<std::uint64_t>(progress.step)};
-  const std::string bytes(reinterpret_cast<const char*>(own.data()), sizeof own);
-  const auto all = group->all_gather_bytes(bytes, {.label = "fingerprint of the checkpoint"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
+void Checkpoint::Impl::verify_same(const Progress& progress, Failure error) {
+  if (!error && world_size() == 1) return;
+  std::vector<std::string> lines;
+  if (!error) error = checkpoint::error_of([&] { lines = contents.fingerprints(progress); });
+  if (error) lines = {'!' + *error};
+  std::string own;
+  for (const auto& line : lines) own += line + '\n';
+  const auto all = group ? group->all_gather_bytes(own, {.label = "fingerprint of the checkpoint"}) : std::vector{own};
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].starts_with('!'))
+      fail("while rank " + std::to_string(rank) + " took its state from " + path.string() + ": " + all[rank].substr(1),
+           "the run cannot go on with a part of it");
     if (all[rank] != all[0])
-      fail("after loading " + path.string() + " rank " + std::to_string(rank) + " holds another state than rank 0",
-           "a parameter or buffer of it may share memory with another, or values of the program may differ");
+      fail("after loading " + path.string() + " rank " + std::to_string(rank) + " holds another \"" +
+               first_difference(all[0], all[rank]) + "\" than rank 0",
+           "give every rank the same parts; a tensor of it may share memory with another one");
+  }
 }
 
 Checkpoint::Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Module> module,
@@ -217,10 +234,6 @@ void Checkpoint::add(const std::string& name, CheckpointValue value) { impl_->co
 
 void Checkpoint::keep_hook(std::shared_ptr<CommHook> hook) { impl_->rank_state.keep(std::move(hook)); }
 
-void Checkpoint::fail_range(std::int64_t saved) {
-  throw std::runtime_error(std::to_string(saved) + " is out of its range");
-}
-
 Progress Checkpoint::load_or_start() {
   wait();
   const auto bytes = impl_->receive_file();
@@ -232,8 +245,10 @@ Progress Checkpoint::load_or_start() {
   Progress progress;
   std::vector<Commit> commits;
   impl_->require_none_failed(checkpoint::error_of([&] { commits = impl_->stage(bytes, progress); }));
-  for (const auto& commit : commits) commit();
-  impl_->verify_same(progress);
+  const auto error = checkpoint::error_of([&] {
+    for (const auto& commit : commits) commit();
+  });
+  impl_->verify_same(progress, error);
   for (const auto& remark : impl_->remarks) log::warn("checkpoint: {}: {}", name, remark);
   log::info("checkpoint: {} loaded, the run goes on with epoch {}, step {}", name, progress.epoch, progress.step);
   return progress;
@@ -249,7 +264,7 @@ void Checkpoint::save(const Progress& progress) {
     try {
       auto file = impl_->file_of(progress, ranks);
       file.is_best = is_best;
-      impl_->options.background ? impl_->job.start(std::move(file)) : checkpoint::write_file(file);
+      impl_->options.background ? impl_->job.start(std::move(file)) : impl_->job.write(file);
     } catch (...) {
       impl_->best_metric = best_before;
       throw;

@@ -172,7 +172,40 @@ TEST(CheckpointResume, NoticesARankThatHoldsAnotherStateAfterLoading) {
     Checkpoint(folder / "run.pt", make(false), group).save({});
     Checkpoint checkpoint(folder / "run.pt", make(group->rank() == 1), group);
     EXPECT_TRUE(contains(error_of(*group, [&] { checkpoint.load_or_start(); }),
-                         "rank 1 holds another state than rank 0"));
+                         "rank 1 holds another \"model\" than rank 0; give every rank the same parts"));
+  });
+}
+
+TEST(CheckpointResume, LetsRanksDifferInAValueThatTheFileDoesNotHave) {
+  const TempFolder folder;
+  run_ranks(2, [&](const Group& group) {
+    double seconds = group->rank();
+    Checkpoint(folder / "run.pt", Perceptron(1).ptr(), group).save({.step = 2});
+    Checkpoint checkpoint(folder / "run.pt", Perceptron(1).ptr(), group);
+    checkpoint.add("seconds", seconds);
+    EXPECT_EQ(checkpoint.load_or_start().step, 2);
+    EXPECT_EQ(seconds, group->rank());
+  });
+}
+
+TEST(CheckpointResume, IsAnErrorOnAllRanksWhereOneRankCannotTakeItsState) {
+  const TempFolder folder;
+  struct Odd {};
+  run_ranks(2, [&](const Group& group) {
+    for (const bool in_stage : {true, false}) {
+      const auto refuse = [&] {
+        if (group->rank() == 1) throw Odd();
+      };
+      Checkpoint checkpoint(folder / "run.pt", Perceptron(1).ptr(), group);
+      checkpoint.add("value", CheckpointValue{.state = [] { return c10::IValue(1); },
+                                              .stage = [&](const c10::IValue&) -> std::function<void()> {
+                                                if (in_stage) refuse();
+                                                return [&] { refuse(); };
+                                              }});
+      checkpoint.save({});
+      EXPECT_TRUE(contains(error_of(*group, [&] { checkpoint.load_or_start(); }), "rank 1"));
+      group->barrier();
+    }
   });
 }
 

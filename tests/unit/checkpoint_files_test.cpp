@@ -139,6 +139,53 @@ TEST(CheckpointFiles, ThatFailedInTheBackgroundAreAnErrorOfTheNextCallOnce) {
   EXPECT_EQ(epoch_in(folder / "here/run.pt", net), 4);
 }
 
+TEST(CheckpointFiles, FollowALinkToWhereItLeads) {
+  const TempFolder folder;
+  const torch::nn::Linear net(2, 2);
+  fs::create_directory(folder / "disk");
+  fs::create_symlink(folder / "disk/real.pt", folder / "run.pt");
+  Checkpoint checkpoint(folder / "run.pt", net, CheckpointOptions{.keep_last = 2});
+  for (const int epoch : {1, 2}) {
+    checkpoint.save({.epoch = epoch});
+    EXPECT_TRUE(fs::is_symlink(folder / "run.pt"));
+    EXPECT_EQ(epoch_in(folder / "disk/real.pt", net), epoch);
+  }
+  EXPECT_EQ(epoch_in(folder / "disk/real.1.pt", net), 1);
+  EXPECT_EQ(checkpoint.load_or_start().epoch, 2);
+}
+
+TEST(CheckpointFiles, OfTwoWritersAtOnceAreWhole) {
+  const TempFolder folder;
+  const auto path = folder / "run.pt";
+  const auto write = [&](int* refused) {
+    const torch::nn::Linear net(256, 256);
+    Checkpoint checkpoint(path, net);
+    for (int i = 0; i < 50; ++i) {
+      const auto text = error_of([&] { checkpoint.save({.epoch = i}); });
+      if (text == "no CheckpointError") continue;
+      EXPECT_TRUE(contains(text, "is being written by another process or Checkpoint"));
+      ++*refused;
+    }
+  };
+  const torch::nn::Linear net(256, 256);
+  Checkpoint(path, net).save({});
+  int refused[2] = {};
+  std::thread other(write, &refused[1]);
+  std::thread reader([&] {
+    for (int i = 0; i < 50; ++i) epoch_in(path, torch::nn::Linear(256, 256));
+  });
+  write(&refused[0]);
+  other.join();
+  reader.join();
+  EXPECT_LT(refused[0] + refused[1], 100);
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"run.pt"});
+}
+
+TEST(CheckpointFiles, NeedAPath) {
+  const torch::nn::Linear net(2, 2);
+  EXPECT_THROW(Checkpoint("", net), std::logic_error);
+}
+
 TEST(CheckpointFiles, OfAFailedSaveLeaveTheEarlierOnesAsTheyWere) {
   const TempFolder folder;
   const torch::nn::Linear net(2, 2);

@@ -153,7 +153,7 @@ TEST(CheckpointParts, AnIntegerOutOfRangeIsRefused) {
   first.add("count", large);
   first.save({});
   second.add("count", small);
-  EXPECT_TRUE(contains(error_of([&] { second.load_or_start(); }), "out of its range"));
+  EXPECT_TRUE(contains(error_of([&] { second.load_or_start(); }), "it takes an int of its range"));
   EXPECT_EQ(small, 3);
 }
 

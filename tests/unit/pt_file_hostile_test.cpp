@@ -120,6 +120,26 @@ TEST(HostileFile, HasTooManyValuesAtOnce) {
   EXPECT_TRUE(contains(error_in(body), "too many lists and dicts"));
 }
 
+TEST(HostileFile, HoldsOneTensorOrTupleAsOftenAsItLikes) {
+  const auto before = peak_memory_kib();
+  const std::string memory(1 << 20, 'x');
+  auto tensors = TensorOp{.type = "ByteStorage", .elements = 1 << 20, .sizes = {1 << 20}}.body() + "q\x01]";
+  for (int i = 0; i < 100; ++i) tensors += "h\x01" + std::string("a");
+  EXPECT_TRUE(contains(error_in(tensors, memory), "hold the same tensors too often"));
+  auto tuples = "(" + times("N", 1000) + "tq\x01]";
+  for (int i = 0; i < 100000; ++i) tuples += "h\x01" + std::string("a");
+  EXPECT_TRUE(contains(error_in(tuples), "contain each other too often"));
+  EXPECT_LT(peak_memory_kib() - before, 256 * 1024);
+}
+
+TEST(HostileFile, HasRecordsThatLieOverEachOther) {
+  auto bytes = *archive_of({{"data.pkl", "\x80\x02N."}, {"data/0", std::string(1000, 'x')}, {"data/1", "y"}});
+  // The table of contents names one record for the other.
+  const auto entry = bytes.rfind("archive/data/0") - 46, other = bytes.rfind("archive/data/1") - 46;
+  bytes.replace(other + 10, 36, bytes.substr(entry + 10, 36));
+  EXPECT_TRUE(contains(error_of([&] { read_pt(std::make_shared<std::string>(bytes)); }), "lie over each other"));
+}
+
 TEST(HostileFile, HasAKeyThatNoDictOfStatesHas) {
   EXPECT_TRUE(contains(error_in("}NNs"), "has None as a key"));
   EXPECT_TRUE(contains(error_in("}]Ns"), "has a list as a key"));

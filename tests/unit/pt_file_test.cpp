@@ -36,6 +36,7 @@ TEST(PtFile, KeepsEveryKindOfValue) {
   for (const std::int64_t number : {0L, 255L, 256L, -1L, 2147483648L, std::numeric_limits<std::int64_t>::min()})
     dict.insert("int " + std::to_string(number), number);
   dict.insert("float", 0.1);
+  dict.insert("complex", c10::complex<double>(1.5, -2));
   dict.insert("infinity", -std::numeric_limits<double>::infinity());
   dict.insert("tuple", c10::ivalue::Tuple::create(std::vector<Value>{1, "b", Value()}));
   auto list = empty_list();
@@ -101,6 +102,61 @@ TEST(PtFile, RefusesToWriteWhatPythonWouldNotRead) {
     nested = outer;
   }
   EXPECT_TRUE(contains(error_of([&] { bytes_of(nested); }), "so deep"));
+  EXPECT_TRUE(contains(error_of([&] { bytes_of(std::string("\xff")); }), "not UTF-8"));
+  EXPECT_TRUE(contains(error_of([&] { bytes_of(std::string("\xc0\xaf")); }), "not UTF-8"));
+  EXPECT_TRUE(contains(error_of([&] { bytes_of(std::string("\xe2\x82")); }), "not UTF-8"));
+  auto dict = empty_dict();
+  dict.insert(at::zeros({1}), 1);
+  EXPECT_TRUE(contains(error_of([&] { bytes_of(dict); }), "a tensor as a dict's key"));
+}
+
+TEST(PtFile, IsNotWrittenWhereItWouldNotBeRead) {
+  auto nested = empty_list();
+  int deepest = 0;
+  for (; error_of([&] { bytes_of(nested); }) == "no error"; ++deepest) {
+    EXPECT_EQ(error_of([&] { there_and_back(nested); }), "no error") << deepest;
+    auto outer = empty_list();
+    outer.push_back(nested);
+    nested = outer;
+  }
+  EXPECT_GT(deepest, 50);
+  auto many = empty_list();
+  for (int i = 0; i < (1 << 20) - 1; ++i) many.push_back(empty_list());
+  EXPECT_EQ(error_of([&] { there_and_back(many); }), "no error");
+  many.push_back(empty_list());
+  EXPECT_TRUE(contains(error_of([&] { bytes_of(many); }), "more than a million lists, dicts and tensors"));
+}
+
+ModuleTree layers(int count) {
+  ModuleTree root;
+  for (int i = 0; i < count; ++i) {
+    ModuleTree layer;
+    layer.tensors = {{"weight", at::full({1}, i)}, {"bias", at::zeros({1})}};
+    root.children.emplace_back("layer" + std::to_string(i), layer);
+  }
+  return root;
+}
+
+TEST(PtFile, GrowsWithTheModulesAsTheirNumber) {
+  const auto some = layers(100), more = layers(1000);
+  EXPECT_LT(bytes_of(empty_dict(), &more)->size(), 11 * bytes_of(empty_dict(), &some)->size());
+}
+
+TEST(PtFile, IsReadableForLibTorchWhereModulesAreOfManyKinds) {
+  ModuleTree tree;
+  struct Node : torch::nn::Module {};
+  Node net;
+  for (int i = 0; i < 20; ++i) {
+    const auto name = "t" + std::to_string(i);
+    const auto child = net.register_module("m" + std::to_string(i), std::make_shared<Node>());
+    child->register_parameter(name, torch::zeros({2}));
+    tree.children.push_back({"m" + std::to_string(i), {.tensors = {{name, torch::full({2}, i)}}, .children = {}}});
+  }
+  const auto bytes = bytes_of(empty_dict(), &tree);
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes->data(), bytes->size());
+  net.load(archive);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(net.parameters()[static_cast<std::size_t>(i)][0].item<int>(), i);
 }
 
 struct OddlyNamedImpl : torch::nn::Module {

@@ -1,6 +1,7 @@
 #include "ddp/state_dict.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <functional>
@@ -99,6 +100,17 @@ TEST(StateDict, NamesTheFileThatIsNotThereOrNone) {
   testing::overwrite(folder / "text.pt", "some text");
   EXPECT_TRUE(contains(error_of([&] { load_pt(folder / "text.pt"); }), "text.pt: it is no zip archive"));
   EXPECT_TRUE(contains(error_of([&] { save_pt(folder / "gone/run.pt", 5); }), "No such file"));
+}
+
+TEST(StateDict, IsNotReadFromAPipeNorWrittenFromAListInItself) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe.pt").c_str(), 0600), 0);
+  EXPECT_TRUE(contains(error_of([&] { load_pt(folder / "pipe.pt"); }), "is not a file"));
+  EXPECT_TRUE(contains(error_of([&] { save_pt(folder / "pipe.pt", 5); }), "is not a file"));
+  c10::impl::GenericList list(c10::AnyType::get());
+  list.push_back(list);
+  EXPECT_TRUE(contains(error_of([&] { save_pt(folder / "list.pt", list); }), "so deep"));
+  list.clear();
 }
 
 TEST(StateDict, LetsAViewGoWithoutTheRestOfItsStorage) {

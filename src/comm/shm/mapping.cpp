@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "base/file_size_signal.hpp"
+#include "base/write_signals.hpp"
 
 namespace ddp::comm::shm {
 namespace {
@@ -44,7 +44,7 @@ Descriptor new_file() {
 }
 
 void resize(const Descriptor& file, std::uint64_t bytes) {
-  const FileSizeSignalHeld no_signal;
+  const WriteSignalsHeld no_signal;
   int result = 0;
   do {
     result = ftruncate(file.get(), static_cast<off_t>(bytes));
@@ -189,7 +189,7 @@ void Mapping::populate(std::uint64_t offset, std::uint64_t bytes, const Headroom
   if (offset > layout_.total() || bytes > layout_.total() - offset)
     throw std::out_of_range("outside the shared memory");
   require_headroom(bytes, limits);
-  const FileSizeSignalHeld no_signal;
+  const WriteSignalsHeld no_signal;
   // Populating first lets huge pages be used where there are any; allocating then is what guarantees that
   // later accesses cannot fault, and costs little where the pages are there.
   const int populated = in_steps(offset, bytes, [this](std::uint64_t at, std::uint64_t length) {

@@ -45,20 +45,30 @@ void Contents::add(const std::string& name, CheckpointValue value) {
 
 Contents::State Contents::state(const Progress& progress, Tensors tensors) const {
   auto module = state_of(*module_, tensors);
-  State state{empty_dict(), std::move(module.tree)};
+  State state{parts_state(progress, tensors), std::move(module.tree)};
   state.root.insert("model", module.values);
-  for (const auto& entry : parts_) state.root.insert(entry.key, entry.part->state(tensors));
-  state.root.insert("epoch", progress.epoch);
-  state.root.insert("step", progress.step);
-  state.root.insert("metric", or_none(progress.metric));
   auto values = empty_dict();
   for (const auto& [name, value] : values_) values.insert(name, to_write(value.state(), tensors));
   state.root.insert("values", values);
   return state;
 }
 
-std::uint64_t Contents::fingerprint(const Progress& progress) const {
-  return hash_of(state(progress, Tensors::shared).root);
+Dict Contents::parts_state(const Progress& progress, Tensors tensors) const {
+  auto root = empty_dict();
+  for (const auto& entry : parts_) root.insert(entry.key, entry.part->state(tensors));
+  root.insert("epoch", progress.epoch);
+  root.insert("step", progress.step);
+  root.insert("metric", or_none(progress.metric));
+  return root;
+}
+
+std::vector<std::string> Contents::fingerprints(const Progress& progress) const {
+  auto root = parts_state(progress, Tensors::shared);
+  root.insert("model", state_of(*module_, Tensors::shared).values);
+  std::vector<std::string> lines;
+  for (const auto& entry : root)
+    lines.push_back(entry.key().toStringRef() + ' ' + std::to_string(hash_of(entry.value())));
+  return lines;
 }
 
 Progress Contents::progress_in(const Place& root) {

@@ -29,8 +29,9 @@ class Contents {
   /// Checks all and changes nothing. Errors: std::exception
   std::vector<Commit> stage(const Place& root) const;
   static Progress progress_in(const Place& root);
-  /// A number that differs where the state does.
-  std::uint64_t fingerprint(const Progress& progress) const;
+  /// A line for each key, "<key> <number>", in which the number differs where the state does. Without the values, which
+  /// a rank may have of its own where the file has none.
+  std::vector<std::string> fingerprints(const Progress& progress) const;
   /// What only the file or only the run has and what need not stop the run, in words.
   std::vector<std::string> remarks(const Place& root) const;
 
@@ -40,6 +41,7 @@ class Contents {
     const void* object;
     std::unique_ptr<Part> part;
   };
+  Dict parts_state(const Progress& progress, Tensors tensors) const;
   void require_all_known(const Place& root) const;
 
   std::shared_ptr<torch::nn::Module> module_;

@@ -22,6 +22,8 @@ std::optional<std::string> error_of(const Action& action) {
     return std::nullopt;
   } catch (const std::exception& error) {
     return text_of(error);
+  } catch (...) {
+    return "an exception of a type of its own";
   }
 }
 

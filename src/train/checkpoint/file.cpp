@@ -1,6 +1,7 @@
 #include "train/checkpoint/file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/file_size_signal.hpp"
+#include "base/write_signals.hpp"
 
 namespace ddp::checkpoint {
 namespace {
@@ -36,6 +37,14 @@ std::string seal_of(const Checksum& checksum) {
   return std::string(kSeal) + digits.data() + '\n';
 }
 
+std::shared_ptr<std::string> memory_for(const fs::path& path, std::size_t bytes) {
+  try {
+    return std::make_shared<std::string>(bytes, '\0');
+  } catch (const std::exception&) {
+    fail(path, ("has " + std::to_string(bytes) + " bytes and cannot be read").c_str(), ENOMEM);
+  }
+}
+
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
 // A rename itself is on the disk once its folder is. Some network file systems refuse to do that for a folder.
@@ -43,6 +52,23 @@ void sync_folder(const fs::path& folder) {
   const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() < 0 || (::fsync(descriptor.get()) != 0 && errno != EINVAL))
     fail(folder, "cannot be brought to the disk", errno);
+}
+
+bool is_the_file(const Descriptor& file, const fs::path& path) {
+  struct stat opened{}, named{};
+  return ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+         opened.st_dev == named.st_dev;
+}
+
+// Of two that save to the same file at once, one has it to itself; where the file system knows no locks, nobody has.
+Descriptor locked(const fs::path& path) {
+  for (;;) {
+    Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+    if (file.get() < 0) fail(path, "cannot be created", errno);
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw std::runtime_error(path.string() + " is being written by another process or Checkpoint");
+    if (is_the_file(file, path)) return file;  // else its writer has just given it its final name
+  }
 }
 
 // `to` names the content of `from`, at any moment the old one or the new one. Where the file system knows no second
@@ -72,12 +98,18 @@ bool verify_seal(std::string_view bytes) {
   return true;
 }
 
+fs::path resolved(const fs::path& path) {
+  std::error_code error;
+  auto target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
+  return error ? path : target;
+}
+
 fs::path with_infix(const fs::path& path, const std::string& infix) {
   return path.parent_path() / (path.stem().string() + '.' + infix + path.extension().string());
 }
 
 std::shared_ptr<std::string> read(const fs::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe would never open
   if (file.get() < 0 && errno == ENOENT) {
     if (::access(folder_of(path).c_str(), W_OK | X_OK) == 0) return nullptr;
     fail(path, "does not exist and could not be saved", errno);
@@ -85,7 +117,7 @@ std::shared_ptr<std::string> read(const fs::path& path) {
   struct stat status{};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail(path, "cannot be read", errno);
   if (!S_ISREG(status.st_mode)) throw std::runtime_error(path.string() + " is not a file");
-  auto bytes = std::make_shared<std::string>(static_cast<std::size_t>(status.st_size), '\0');
+  const auto bytes = memory_for(path, static_cast<std::size_t>(status.st_size));
   std::size_t done = 0;
   while (done < bytes->size()) {
     const ssize_t count = ::read(file.get(), bytes->data() + done, bytes->size() - done);
@@ -101,12 +133,13 @@ NewFile::NewFile(fs::path path) : path_(std::move(path)), unfinished_(path_) {
   if (std::error_code none; fs::exists(path_, none) && !fs::is_regular_file(path_, none))
     throw std::runtime_error(path_.string() + " is not a file");
   unfinished_ += ".tmp";
-  file_ = Descriptor(::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (file_.get() < 0) fail(unfinished_, "cannot be created", errno);
+  file_ = locked(unfinished_);
+  if (::ftruncate(file_.get(), 0) != 0) fail(unfinished_, "cannot be written", errno);
+  is_ours_ = true;
 }
 
 NewFile::~NewFile() {
-  if (!unfinished_.empty()) ::unlink(unfinished_.c_str());
+  if (is_ours_) ::unlink(unfinished_.c_str());
 }
 
 void NewFile::write(std::string_view bytes) noexcept {
@@ -125,7 +158,7 @@ void NewFile::flush_but(std::size_t held_back) noexcept {
 }
 
 void NewFile::put(std::string_view bytes) noexcept {
-  const FileSizeSignalHeld no_signal;
+  const WriteSignalsHeld no_signal;
   checksum_.add(bytes);
   while (error_ == 0 && !bytes.empty()) {
     const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
@@ -142,7 +175,6 @@ void NewFile::finish() {
   flush_but(0);
   if (error_ != 0) fail(unfinished_, "cannot be written", error_);
   if (::fsync(file_.get()) != 0) fail(unfinished_, "cannot be brought to the disk", errno);
-  if (::close(file_.release()) != 0) fail(unfinished_, "cannot be closed", errno);
 }
 
 void NewFile::also_as(const fs::path& path) const { name_also(unfinished_, path); }
@@ -159,7 +191,7 @@ void NewFile::replace(int keep) {
     name_also(path_, numbered(1));
   }
   if (::rename(unfinished_.c_str(), path_.c_str()) != 0) fail(path_, "cannot be replaced", errno);
-  unfinished_.clear();
+  is_ours_ = false;
   sync_folder(folder_of(path_));
 }
 

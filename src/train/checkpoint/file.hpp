@@ -22,7 +22,8 @@ bool verify_seal(std::string_view bytes);
 std::shared_ptr<std::string> read(const std::filesystem::path& path);
 
 /// A file beside its final place, `<path>.tmp`, that comes to it when it is complete: a reader, or this process after a
-/// kill, finds the old bytes or the new ones. Without an error or replace() nothing stays of it.
+/// kill, finds the old bytes or the new ones. Without replace() nothing stays of it. Errors: another NewFile of this
+/// path lives, in this process or another.
 class NewFile {
  public:
   explicit NewFile(std::filesystem::path path);
@@ -49,7 +50,11 @@ class NewFile {
   std::string buffer_;  ///< its last bytes change when the seal is added
   Checksum checksum_;
   int error_ = 0;
+  bool is_ours_ = false;  ///< the unfinished file, to be removed
 };
+
+/// The file that a symbolic link leads to: that one is to be replaced, not the link.
+std::filesystem::path resolved(const std::filesystem::path& path);
 
 /// run.pt with "best" is run.best.pt.
 std::filesystem::path with_infix(const std::filesystem::path& path, const std::string& infix);

@@ -9,13 +9,19 @@
 
 namespace ddp::checkpoint {
 
-void write_file(const FileJob::File& file) {
-  NewFile written(file.path);
-  write_pt(file.root, {.is_sealed = true, .module = &file.module}, [&](std::string_view bytes) { written.write(bytes); });
+void FileJob::write(const File& file) {
+  const auto path = resolved(file.path);
+  NewFile written(path);
+  const bool is_for_libtorch = write_pt(file.root, {.is_sealed = true, .module = &file.module},
+                                        [&](std::string_view bytes) { written.write(bytes); });
   written.finish();
-  if (file.is_best) written.also_as(with_infix(file.path, "best"));
+  if (file.is_best) written.also_as(with_infix(path, "best"));
   written.replace(file.keep_last);
   log::info("checkpoint: saved {}", file.path.string());
+  if (!is_for_libtorch && !std::exchange(has_told_, true))
+    log::info("checkpoint: torch::load() cannot read {} into the plain module, for its names or dtypes; Python and "
+              "ddp can",
+              file.path.string());
 }
 
 FileJob::~FileJob() {
@@ -24,12 +30,14 @@ FileJob::~FileJob() {
 
 void FileJob::start(File file) {
   file_ = std::move(file);
-  thread_ = std::make_unique<ServiceThread>("ddp-checkpoint", [this](int) { error_ = error_of([&] { write_file(file_); }); });
+  thread_ = std::make_unique<ServiceThread>("ddp-checkpoint", [this](int) {
+    error_ = error_of([this] { write(file_); });
+    file_ = {};  // the copies' memory, which nobody else needs
+  });
 }
 
 void FileJob::wait() {
   thread_.reset();
-  file_ = {};
   if (const auto error = std::exchange(error_, std::nullopt)) throw std::runtime_error(*error);
 }
 

@@ -27,18 +27,18 @@ class FileJob {
   FileJob(const FileJob&) = delete;
   FileJob& operator=(const FileJob&) = delete;
 
+  /// Returns once the file is on the disk. Errors: std::exception; the old file is as it was then.
+  void write(const File& file);
   /// Begins with a file; the one before has been waited for.
   void start(File file);
-  /// Returns once the file is on the disk. Errors: std::exception, once
+  /// Returns once what start() began is on the disk. Errors: as write(), once
   void wait();
 
  private:
   File file_;
   std::optional<std::string> error_;
+  bool has_told_ = false;  ///< that torch::load() cannot read the file
   std::unique_ptr<ServiceThread> thread_;
 };
-
-/// Errors: std::exception; the old file is as it was then.
-void write_file(const FileJob::File& file);
 
 }  // namespace ddp::checkpoint

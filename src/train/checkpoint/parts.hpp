@@ -33,7 +33,7 @@ enum class Tensors { shared, copied };
 
 /// On the CPU, dense and with a storage of its own.
 at::Tensor to_write(const at::Tensor& tensor, Tensors tensors);
-/// The same for all tensors in a tree.
+/// The same for all tensors in a tree. Errors: std::runtime_error for one that is too deep.
 Value to_write(const Value& value, Tensors tensors);
 
 /// A module's parameters and buffers under their full names, as Python's state_dict() has them, and as a tree.

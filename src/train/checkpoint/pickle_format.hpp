@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <array>
+#include <cstddef>
 
 namespace ddp::checkpoint::pickle {
 
@@ -76,7 +77,13 @@ inline constexpr std::array kDtypes{
     DtypeName{at::kFloat8_e5m2fnuz, nullptr, "float8_e5m2fnuz"},
 };
 
-/// A tree deeper than this is neither written nor read: values are taken apart recursively.
+/// A tree deeper than this is not written: values are taken apart recursively. What is read may lie in a few more.
 constexpr int kDeepest = 100;
+constexpr int kDeepestRead = kDeepest + 10;
+/// Lists, dicts and tensors in a file, and elements of a tuple. Ten times as many as a large model's run has, and few
+/// enough to be held by a machine that reads a file of nothing else.
+constexpr std::size_t kMost = std::size_t{1} << 20U;
+/// As much as kMost tensors need, with room.
+constexpr std::size_t kLongest = std::size_t{256} << 20U;
 
 }  // namespace ddp::checkpoint::pickle

@@ -15,6 +15,23 @@ static_assert(std::endian::native == std::endian::little, "pickle's integers and
 
 constexpr std::size_t kBatch = 1000;  // as many as Python's pickle gives a list or dict at once
 
+// As Python's decoder understands it: RFC 3629, and surrogates on their own.
+bool is_utf8(const std::string& text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+    const auto lead = byte(i);
+    const std::size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    if (length == 0) return false;
+    for (std::size_t k = 1; k < length; ++k)
+      if ((byte(i + k) & 0xc0U) != 0x80U) return false;
+    if ((lead == 0xe0 && byte(i + 1) < 0xa0) || (lead == 0xf0 && byte(i + 1) < 0x90) ||
+        (lead == 0xf4 && byte(i + 1) > 0x8f))
+      return false;
+    i += length;
+  }
+  return true;
+}
+
 const pickle::DtypeName& name_of(at::ScalarType dtype) {
   const auto* found = std::find_if(pickle::kDtypes.begin(), pickle::kDtypes.end(),
                                    [&](const auto& known) { return known.dtype == dtype; });
@@ -32,6 +49,8 @@ PickleWriter::PickleWriter() {
 
 std::string PickleWriter::finish() {
   op(pickle::stop);
+  if (bytes_.size() > pickle::kLongest)
+    throw std::runtime_error("values of more than 256 MiB beside the tensors cannot be written; make them a tensor");
   return std::move(bytes_);
 }
 
@@ -60,6 +79,10 @@ void PickleWriter::value(const Value& value) {
     op(value.toBool() ? pickle::new_true : pickle::new_false);
   else if (value.isNone())
     op(pickle::none);
+  else if (value.isComplexDouble())
+    complex(value.toComplexDouble());
+  else if (value.isDevice())
+    device(value.toDevice());
   else
     throw std::runtime_error(kind_of(value) + " cannot be written");
   --depth_;
@@ -90,7 +113,8 @@ void PickleWriter::number(double value) {
 void PickleWriter::text(const std::string& text) {
   auto& place = texts_[text];
   if (place != 0) return recall(place);
-  if (text.size() > std::numeric_limits<std::uint32_t>::max()) throw std::runtime_error("a text of 4 GiB cannot be written");
+  if (!is_utf8(text)) throw std::runtime_error("a text that is not UTF-8 cannot be written; keep bytes in a tensor");
+  if (text.size() > pickle::kLongest) throw std::runtime_error("a text of more than 256 MiB cannot be written");
   op(pickle::bin_unicode);
   raw(static_cast<std::uint32_t>(text.size()));
   bytes_ += text;
@@ -114,18 +138,46 @@ void PickleWriter::recall(std::uint32_t place) {
   raw(place);
 }
 
+void PickleWriter::complex(c10::complex<double> value) {
+  global("builtins", "complex");
+  number(value.real());
+  number(value.imag());
+  op(pickle::tuple2);
+  op(pickle::reduce);
+}
+
+void PickleWriter::device(at::Device device) {
+  global("torch", "device");
+  text(device.str());
+  op(pickle::tuple1);
+  op(pickle::reduce);
+}
+
+void PickleWriter::count_container() {
+  if (++containers_ > pickle::kMost)
+    throw std::runtime_error("more than a million lists, dicts and tensors cannot be written");
+}
+
+void PickleWriter::key(const Value& key) {
+  if (!key.isString() && !key.isInt() && !key.isBool() && !key.isDouble())
+    throw std::runtime_error(kind_of(key) + " as a dict's key cannot be written");
+  value(key);
+}
+
 void PickleWriter::dict(const Dict& dict) {
+  count_container();
   op(pickle::empty_dict);
   std::size_t entries = 0;
   for (const auto& entry : dict) {
     if (entries++ % kBatch == 0) op(pickle::mark);
-    value(entry.key());
+    key(entry.key());
     value(entry.value());
     if (entries % kBatch == 0 || entries == dict.size()) op(pickle::set_items);
   }
 }
 
 void PickleWriter::list(c10::ArrayRef<Value> values) {
+  count_container();
   op(pickle::empty_list);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (i % kBatch == 0) op(pickle::mark);
@@ -135,6 +187,7 @@ void PickleWriter::list(c10::ArrayRef<Value> values) {
 }
 
 void PickleWriter::tuple(c10::ArrayRef<Value> values) {
+  if (values.size() >= pickle::kMost) throw std::runtime_error("a tuple of a million elements cannot be written");
   op(pickle::mark);
   for (const auto& one : values) value(one);
   op(pickle::tuple);
@@ -153,6 +206,7 @@ void PickleWriter::tensor(const at::Tensor& tensor) {
   if (place != 0) return recall(place);
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
     throw std::runtime_error("a sparse or quantized tensor cannot be written");
+  count_container();
   const auto& dtype = name_of(tensor.scalar_type());
   global("torch._utils", dtype.storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   op(pickle::mark);

@@ -18,13 +18,15 @@ class PickleWriter {
  public:
   PickleWriter();
 
-  /// Errors: std::runtime_error for a tensor or a value that Python would not read, or a tree that is too deep.
+  /// Errors: std::runtime_error for a tensor or a value that Python would not read, and for more than is read here.
   void value(const Value& value);
   void text(const std::string& text);
   void global(std::string_view module, std::string_view name);
+  /// Announces a list or dict that op() makes.
+  void count_container();
   void op(unsigned char op) { bytes_ += static_cast<char>(op); }
 
-  /// Ends the pickle and returns it.
+  /// Ends the pickle and returns it. Errors: std::runtime_error for one that is too long to be read.
   std::string finish();
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
@@ -34,6 +36,9 @@ class PickleWriter {
   void integer(std::int64_t value);
   void number(double value);
   void dict(const Dict& dict);
+  void key(const Value& key);
+  void complex(c10::complex<double> value);
+  void device(at::Device device);
   void list(c10::ArrayRef<Value> values);
   void tuple(c10::ArrayRef<Value> values);
   void tensor(const at::Tensor& tensor);
@@ -44,6 +49,7 @@ class PickleWriter {
   std::string bytes_;
   int depth_ = 0;
   std::uint32_t remembered_ = 0;
+  std::size_t containers_ = 0;
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::unordered_map<const void*, std::uint32_t> places_;  ///< of tensors
   std::vector<at::Tensor> tensors_;

@@ -5,8 +5,8 @@
 ///   Counter(), OrderedDict(root)
 ///
 /// of which the last one counts, is for LibTorch the module and nothing, for the archive brings its own meaning of
-/// both names along: a class whose attributes are the module's tensors and submodules, and an enumeration without the
-/// value asked for, which leaves nothing behind. Python 2's name of collections, UserDict, keeps OrderedDict apart from
+/// both names along: a class whose attributes are the module's tensors and submodules (module_classes.hpp), and an
+/// enumeration without the value asked for, which leaves nothing behind. Python 2's name of collections, UserDict, keeps OrderedDict apart from
 /// the one that LibTorch knows. LibTorch takes an archive for a module's if it has the record constants.pkl, Python
 /// refuses it then; but LibTorch does not distinguish upper and lower case there.
 /// Both readers, 2.13 and 2.14, are what tests/interop checks this against.
@@ -18,9 +18,9 @@
 #include <algorithm>
 #include <stdexcept>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "train/checkpoint/file.hpp"
+#include "train/checkpoint/module_classes.hpp"
 #include "train/checkpoint/pickle_format.hpp"
 #include "train/checkpoint/pickle_writer.hpp"
 #include "train/checkpoint/unpickler.hpp"
@@ -30,44 +30,21 @@ namespace ddp::checkpoint {
 namespace {
 
 constexpr const char* kPickle = "data.pkl";
+// A tensor may be referred to under several names, by views, and by what is meant for LibTorch: of each byte of the
+// file, by so many tensors on average.
+constexpr std::size_t kTensorBytes = 16;
 constexpr const char* kSealed = "ddp_sealed";
-constexpr std::size_t kLongestPickle = 256U << 20U;
 
-// All names of a module and its submodules: the attributes of the one class that stands for all of them.
-class Names {
- public:
-  explicit Names(const ModuleTree& tree) { collect(tree); }
-
-  const std::vector<std::string>& all() const { return all_; }
-  bool are_plain() const {
-    return std::all_of(all_.begin(), all_.end(), [](const std::string& name) {
-      return std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '\\'; });
-    });
-  }
-
- private:
-  void collect(const ModuleTree& tree) {
-    for (const auto& [name, tensor] : tree.tensors) add(name);
-    for (const auto& [name, child] : tree.children) {
-      add(name);
-      collect(child);
-    }
-  }
-  void add(const std::string& name) {
-    if (known_.insert(name).second) all_.push_back(name);
-  }
-
-  std::vector<std::string> all_;
-  std::unordered_set<std::string> known_;
-};
-
-void put_module(PickleWriter& writer, const std::vector<std::string>& names, const ModuleTree& tree) {
-  writer.global("collections", "Counter");
+void put_module(PickleWriter& writer, const ModuleClasses& classes, const ModuleTree& tree) {
+  const auto& type = classes.of(tree);
+  writer.count_container();
+  writer.count_container();  // and its attributes
+  writer.global(type.module, type.name);
   writer.op(pickle::empty_tuple);
   writer.op(pickle::new_obj);
   writer.op(pickle::empty_dict);
   writer.op(pickle::mark);
-  for (const auto& name : names) {
+  for (const auto& name : type.attributes) {
     const auto named = [&](const auto& entry) { return entry.first == name; };
     const auto tensor = std::find_if(tree.tensors.begin(), tree.tensors.end(), named);
     const auto child = std::find_if(tree.children.begin(), tree.children.end(), named);
@@ -75,7 +52,7 @@ void put_module(PickleWriter& writer, const std::vector<std::string>& names, con
     if (tensor != tree.tensors.end())
       writer.value(tensor->second);
     else if (child != tree.children.end())
-      put_module(writer, names, child->second);
+      put_module(writer, classes, child->second);
     else
       writer.op(pickle::none);
   }
@@ -97,11 +74,10 @@ class Archive {
         }) {}
 
   void add(const std::string& name, std::string_view bytes) { writer_.writeRecord(name, bytes.data(), bytes.size()); }
-  void add_module_classes(const std::vector<std::string>& names) {
-    std::string classes = "op_version_set = 1\nclass Counter(Module):\n  __parameters__ = []\n  __buffers__ = []\n";
-    for (const auto& name : names) classes += "  __annotations__[\"" + name + "\"] = Tensor\n";
-    add("code/collections.py", classes);
-    add("code/UserDict.py", "op_version_set = 1\nclass OrderedDict(Enum):\n  none = 0\n");
+  void add_sources(const ModuleClasses& classes) {
+    auto sources = classes.sources();
+    sources["UserDict"] += "class OrderedDict(Enum):\n  none = 0\n";
+    for (const auto& [module, source] : sources) add("code/" + module + ".py", "op_version_set = 1\n" + source);
     add("CONSTANTS.PKL", "\x80\x02).");
   }
   void end() { writer_.writeEndOfFile(); }
@@ -111,13 +87,13 @@ class Archive {
 };
 
 // The pickle of `root`, or of both.
-PickleWriter pickled(const Value& root, const ModuleTree* module, const Names& names) {
+PickleWriter pickled(const Value& root, const ModuleTree* module, const ModuleClasses& classes) {
   PickleWriter writer;
   if (!module) {
     writer.value(root);
     return writer;
   }
-  put_module(writer, names.all(), *module);
+  put_module(writer, classes, *module);
   writer.global("UserDict", "OrderedDict");
   writer.value(root);
   writer.op(pickle::tuple1);
@@ -144,21 +120,22 @@ c10::Storage storage_of(const std::shared_ptr<std::string>& bytes, std::string_v
 
 }  // namespace
 
-void write_pt(const Value& root, const PtOptions& options, const Sink& sink) {
-  const Names names(options.module ? *options.module : ModuleTree());
-  const auto* module = names.are_plain() ? options.module : nullptr;
-  auto writer = pickled(root, module, names);
-  if (module && !are_known_to_libtorch(writer.tensors())) writer = pickled(root, module = nullptr, names);
+bool write_pt(const Value& root, const PtOptions& options, const Sink& sink) {
+  const ModuleClasses classes(options.module ? *options.module : ModuleTree());
+  const auto* module = classes.are_plain() ? options.module : nullptr;
+  auto writer = pickled(root, module, classes);
+  if (module && !are_known_to_libtorch(writer.tensors())) writer = pickled(root, module = nullptr, classes);
   Archive archive(sink);
   archive.add(kPickle, writer.finish());
   archive.add("byteorder", "little");
   if (options.is_sealed) archive.add(kSealed, "1");
-  if (module) archive.add_module_classes(names.all());
+  if (module) archive.add_sources(classes);
   for (std::size_t i = 0; i < writer.tensors().size(); ++i) {
     const auto& tensor = writer.tensors()[i];
     archive.add("data/" + std::to_string(i), {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()});
   }
   archive.end();
+  return module != nullptr;
 }
 
 Value read_pt(const std::shared_ptr<std::string>& bytes) {
@@ -172,14 +149,14 @@ Value read_pt(const std::shared_ptr<std::string>& bytes) {
   if (directory.has("byteorder") && directory.record("byteorder") != "little")
     throw std::runtime_error("its numbers are big-endian");
   const auto pickle = directory.record(kPickle);
-  if (pickle.size() > kLongestPickle) throw std::runtime_error("its pickle has more than 256 MiB");
+  if (pickle.size() > pickle::kLongest) throw std::runtime_error("its pickle has more than 256 MiB");
   std::unordered_map<std::string, c10::Storage> storages;
-  Unpickler unpickler(pickle, [&](const std::string& key) {
+  const auto load_storage = [&](const std::string& key) {
     const auto [found, is_new] = storages.try_emplace(key);
     if (is_new) found->second = storage_of(bytes, directory.record("data/" + key));
     return found->second;
-  });
-  return unpickler.run();
+  };
+  return Unpickler(pickle, load_storage, kTensorBytes * bytes->size()).run();
 }
 
 }  // namespace ddp::checkpoint

@@ -27,10 +27,10 @@ struct PtOptions {
 };
 
 /// Python's torch.load(weights_only=True) gives `root`. torch::load() into a module of `module`'s names reads that one,
-/// if there is any, from the same bytes; not where a name has other characters than printable ASCII, quotes or
+/// if there is any, from the same bytes; not (false) where a name has other characters than printable ASCII, quotes or
 /// backslashes, or a tensor has a dtype that LibTorch's reader does not know (float8, uint16 and more).
 /// Tensors: on the CPU, dense, as whole storages. Errors: std::runtime_error for values that Python would not read.
-void write_pt(const Value& root, const PtOptions& options, const Sink& sink);
+bool write_pt(const Value& root, const PtOptions& options, const Sink& sink);
 
 /// What the bytes of a .pt file hold. Tensors lie in `bytes`, which they keep.
 /// Errors: std::runtime_error for anything that is not such a file, or damaged.

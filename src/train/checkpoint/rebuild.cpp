@@ -57,7 +57,7 @@ const PickleItem& argument(const Arguments& arguments, std::size_t i, const std:
 std::vector<std::int64_t> integers(const PickleItem& item, const std::string& name) {
   if (item.kind != Kind::tuple) refuse(name);
   std::vector<std::int64_t> values;
-  for (const auto& element : *item.elements) {
+  for (const auto& element : item.tuple->elements) {
     if (element.kind != Kind::value || !element.value.isInt()) refuse(name);
     values.push_back(element.value.toInt());
   }
@@ -106,7 +106,7 @@ Value from_type(const Arguments& arguments, const std::string& name) {
   const auto& function = argument(arguments, 0, name);
   const auto& inner = argument(arguments, 2, name);
   if (function.kind != Kind::name || inner.kind != Kind::tuple || function.value.toStringRef() == name) refuse(name);
-  return rebuild(function.value.toStringRef(), *inner.elements);
+  return rebuild(function.value.toStringRef(), inner.tuple->elements);
 }
 
 Value first_tensor(const Arguments& arguments, const std::string& name) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "train/checkpoint/parts.hpp"
+#include "train/checkpoint/pickle_format.hpp"
 
 namespace ddp::checkpoint {
 
@@ -17,24 +18,31 @@ at::Tensor to_write(const at::Tensor& tensor, Tensors tensors) {
   return plain.storage().nbytes() == bytes && (is_own || tensors == Tensors::shared) ? plain : plain.clone();
 }
 
-Value to_write(const Value& value, Tensors tensors) {
-  if (value.isTensor()) return to_write(value.toTensor(), tensors);
+namespace {
+
+Value to_write(const Value& value, Tensors tensors, int depth) {
+  if (depth > pickle::kDeepest) throw std::runtime_error("values that lie so deep in each other cannot be written");
+  if (value.isTensor()) return checkpoint::to_write(value.toTensor(), tensors);
   if (value.isList()) {
     auto list = empty_list();
-    for (const auto& element : value.toListRef()) list.push_back(to_write(element, tensors));
+    for (const auto& element : value.toListRef()) list.push_back(to_write(element, tensors, depth + 1));
     return list;
   }
   if (value.isTuple()) {
     std::vector<Value> elements;
-    for (const auto& element : value.toTupleRef().elements()) elements.push_back(to_write(element, tensors));
+    for (const auto& element : value.toTupleRef().elements()) elements.push_back(to_write(element, tensors, depth + 1));
     return c10::ivalue::Tuple::create(std::move(elements));
   }
   if (value.isGenericDict()) {
     auto dict = empty_dict();
-    for (const auto& entry : value.toGenericDict()) dict.insert(entry.key(), to_write(entry.value(), tensors));
+    for (const auto& entry : value.toGenericDict()) dict.insert(entry.key(), to_write(entry.value(), tensors, depth + 1));
     return dict;
   }
   return value;
 }
+
+}  // namespace
+
+Value to_write(const Value& value, Tensors tensors) { return to_write(value, tensors, 0); }
 
 }  // namespace ddp::checkpoint

@@ -14,24 +14,26 @@ namespace {
 
 // Each value of a tree is written in one byte or more, unless it is referred to several times, which torch.save()
 // does for values that hold few others.
-constexpr std::size_t kNodesPerByte = 64;
-// So much is never pending: Python's pickle, and ours, fill a list or dict by a thousand. Nor has a checkpoint as many
-// lists and dicts.
-constexpr std::size_t kMostPending = 1U << 20U;
-
+constexpr std::size_t kNodesPerByte = 16;
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// Classes that are a dict to us; Python 2's names for them count.
+// Classes that are a dict to us, also where they have Python 2's names, of which there are several for collections.
 bool is_dict_class(const std::string& name) {
-  return name == "collections.OrderedDict" || name == "UserDict.OrderedDict" || name == "collections.Counter";
+  const auto dot = name.find('.');
+  const auto module = name.substr(0, dot), type = name.substr(std::min(dot, name.size() - 1) + 1);
+  return (type == "OrderedDict" || type == "Counter") &&
+         (module == "collections" || module == "UserDict" || module == "UserList" || module == "UserString");
 }
 
 bool is_list_class(const std::string& name) { return name == "builtins.set" || name == "__builtin__.set"; }
 
 }  // namespace
 
-Unpickler::Unpickler(std::string_view pickle, LoadStorage load_storage)
-    : pickle_(pickle), nodes_left_(kNodesPerByte * pickle.size()), load_storage_(std::move(load_storage)) {}
+Unpickler::Unpickler(std::string_view pickle, LoadStorage load_storage, std::size_t tensor_bytes)
+    : pickle_(pickle),
+      nodes_left_(kNodesPerByte * pickle.size()),
+      tensor_bytes_left_(tensor_bytes),
+      load_storage_(std::move(load_storage)) {}
 
 Value Unpickler::run() {
   while (!has_ended_) step(raw<unsigned char>());
@@ -39,7 +41,7 @@ Value Unpickler::run() {
 }
 
 void Unpickler::push(Item item) {
-  if (stack_.size() >= kMostPending) fail("its pickle has too many values at once");
+  if (stack_.size() > pickle::kMost + 1000) fail("its pickle has too many values at once");
   stack_.push_back(std::move(item));
 }
 
@@ -196,7 +198,7 @@ void Unpickler::push_integer() {
 }
 
 void Unpickler::push_container(Value value) {
-  if (containers_.size() >= kMostPending) fail("its pickle has too many lists and dicts");
+  if (containers_.size() > pickle::kMost + 1000) fail("its pickle has too many lists and dicts");
   containers_.emplace(value.internalToPointer(), Container());
   kept_.push_back({.value = value});
   push(std::move(value));
@@ -210,7 +212,7 @@ void Unpickler::push_tuple(Items elements) {
     tuple.nodes = whole.nodes;
     tuple.depth = whole.depth;
   }
-  tuple.elements = std::make_shared<const Items>(std::move(elements));
+  tuple.tuple = std::make_shared<PickleTuple>(PickleTuple{.elements = std::move(elements)});
   push(std::move(tuple));
 }
 
@@ -225,14 +227,15 @@ void Unpickler::push_name() {
 void Unpickler::push_storage() {
   const auto id = pop();
   const auto is_storage = [&] {
-    if (id.kind != Item::Kind::tuple || id.elements->size() < 3) return false;
-    const auto& [word, type, key] = std::tie((*id.elements)[0], (*id.elements)[1], (*id.elements)[2]);
+    if (id.kind != Item::Kind::tuple || id.tuple->elements.size() < 3) return false;
+    const auto& [word, type, key] = std::tie(id.tuple->elements[0], id.tuple->elements[1], id.tuple->elements[2]);
     return word.is_text() && word.value.toStringRef() == "storage" && type.kind == Item::Kind::name && key.is_text();
   };
   if (!is_storage()) fail("its pickle refers to something else than a tensor's storage");
-  const auto dtype = dtype_of_storage((*id.elements)[1].value.toStringRef());
+  const auto& parts = id.tuple->elements;
+  const auto dtype = dtype_of_storage(parts[1].value.toStringRef());
   push(Item{.kind = Item::Kind::storage,
-            .storage = load_storage_((*id.elements)[2].value.toStringRef()),
+            .storage = load_storage_(parts[2].value.toStringRef()),
             .dtype = dtype});
 }
 
@@ -261,9 +264,14 @@ void Unpickler::put_inside(Container& container, const Item& item) {
       depth = found->second.depth;
     }
   }
+  if (item.kind == Item::Kind::value && item.value.isTensor()) {
+    const auto bytes = item.value.toTensor().nbytes();
+    if (bytes > tensor_bytes_left_) fail("its values hold the same tensors too often");
+    tensor_bytes_left_ -= bytes;
+  }
   container.nodes += nodes;
   container.depth = std::max(container.depth, depth + 1);
-  if (container.depth > pickle::kDeepest) fail("its values lie too deep in each other");
+  if (container.depth > pickle::kDeepestRead) fail("its values lie too deep in each other");
   if (nodes > nodes_left_) fail("its values contain each other too often");
   nodes_left_ -= nodes;
 }
@@ -301,7 +309,7 @@ void Unpickler::call() {
   if (callee.kind != Item::Kind::name || arguments.kind != Item::Kind::tuple)
     fail("its pickle calls what is no class or function");
   const auto& name = callee.value.toStringRef();
-  const auto& values = *arguments.elements;
+  const auto& values = arguments.tuple->elements;
   const bool is_dict = is_dict_class(name);
   if (!is_dict && !is_list_class(name)) return push(rebuild(name, values));
   if (values.empty()) return push_container(is_dict ? Value(empty_dict()) : Value(empty_list()));
@@ -323,9 +331,11 @@ Value Unpickler::value_of(const Item& item) {
     case Item::Kind::name:
       return item.value;
     case Item::Kind::tuple: {
+      auto& tuple = *item.tuple;
       std::vector<Value> values;
-      for (const auto& element : *item.elements) values.push_back(value_of(element));
-      return c10::ivalue::Tuple::create(std::move(values));
+      if (tuple.value.isTuple()) return tuple.value;
+      for (const auto& element : tuple.elements) values.push_back(value_of(element));
+      return tuple.value = c10::ivalue::Tuple::create(std::move(values));
     }
     default:
       fail("its pickle has a tensor's storage where a value was expected");

@@ -19,18 +19,24 @@ namespace ddp::checkpoint {
 
 /// What an opcode works on: a value; a class or function by its name; a tuple, whose elements may be such; a
 /// storage of a tensor; or a mark.
+struct PickleTuple;
 struct PickleItem {
   enum class Kind { value, name, tuple, storage, mark };
 
   Kind kind = Kind::value;
   Value value{};  ///< a name's is a text
-  std::shared_ptr<const std::vector<PickleItem>> elements{};  ///< of a tuple
+  std::shared_ptr<PickleTuple> tuple{};
   c10::Storage storage{};
   at::ScalarType dtype = at::kByte;  ///< of a storage
   std::size_t nodes = 1;             ///< values in it, itself included
   int depth = 1;
 
   bool is_text() const { return kind == Kind::value && value.isString(); }
+};
+
+struct PickleTuple {
+  std::vector<PickleItem> elements;
+  Value value{};  ///< the same as a value, once it has been asked for
 };
 
 /// Errors: std::runtime_error for whatever is not as torch.save() writes it: opcodes, classes, sizes, offsets, and
@@ -40,7 +46,8 @@ class Unpickler {
   /// Gives a storage's bytes by its key. Errors: std::exception
   using LoadStorage = std::function<c10::Storage(const std::string& key)>;
 
-  Unpickler(std::string_view pickle, LoadStorage load_storage);
+  /// `tensor_bytes`: of tensors in lists and dicts, one that stands in several of them counted each time.
+  Unpickler(std::string_view pickle, LoadStorage load_storage, std::size_t tensor_bytes);
   Value run();
 
  private:
@@ -84,6 +91,7 @@ class Unpickler {
   std::size_t at_ = 0;
   bool has_ended_ = false;
   std::size_t nodes_left_;
+  std::size_t tensor_bytes_left_;
   LoadStorage load_storage_;
   Items stack_;
   std::unordered_map<std::uint32_t, Item> memo_;

@@ -66,7 +66,12 @@ class Extra64 {
 ZipDirectory::ZipDirectory(std::string_view bytes, bool verifies) : bytes_(bytes), verifies_(verifies) {
   const auto extent = find_entries();
   part(bytes_, extent.offset, extent.size);
+  std::uint64_t all = 0;
   for (auto at = extent.offset; at < extent.offset + extent.size;) at = read_entry(at);
+  for (const auto& [name, entry] : entries_) {
+    if (!entry.is_compressed && entry.size > bytes_.size() - all) fail("its records lie over each other");
+    if (!entry.is_compressed) all += entry.size;
+  }
 }
 
 ZipDirectory::Extent ZipDirectory::find_entries() const {
