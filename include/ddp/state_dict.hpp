@@ -22,7 +22,9 @@ namespace ddp {
 
 /// What Python's torch.load(path, weights_only=True) gives: nothing in a file is run. An OrderedDict is a dict, a set a
 /// list, a torch.Size a tuple; a dtype or device is its name. Tensors lie on the CPU, in memory that they share with all
-/// that was loaded: clone() one that is to outlive the rest. Sparse and quantized ones are not loaded.
+/// that was loaded: clone() one that is to outlive the rest. Not loaded: sparse, quantized, nested and meta tensors,
+/// dtypes that C++ has no name for, bare storages, integers beyond 64 bits, and dicts whose keys are neither str nor
+/// numbers.
 c10::IValue load_pt(const std::filesystem::path& path);
 
 /// Replaces the file as a whole. Tensors are written from the CPU, without what else lies in their storages.

@@ -1,5 +1,7 @@
 #include "ddp/checkpoint.hpp"
 
+#include <ATen/ops/from_blob.h>
+
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
@@ -30,6 +32,10 @@ constexpr std::int64_t kLayout = 1;  // of the dict, which stands in it
 constexpr const char* kIntact = "the file is as it was before";
 constexpr const char* kUnchanged =
     "nothing was loaded; give the run the same model, optimizers and samplers, or another file";
+
+const char* name_of(Best best) {
+  return best == Best::none ? "none" : best == Best::lowest ? "lowest" : "highest";
+}
 
 at::Device device_of(const torch::nn::Module& module) {
   for (const auto& tensor : module.parameters()) return tensor.device();
@@ -75,6 +81,7 @@ struct Checkpoint::Impl {
   void require_written(const Failure& error);
   void require_none_failed(const Failure& error);
   bool is_best(const Progress& progress) const;
+  void or_best_before(const std::function<void()>& write);
   std::vector<std::string> gather_rank_states();
   checkpoint::FileJob::File file_of(const Progress& progress, const std::vector<std::string>& ranks) const;
   std::shared_ptr<std::string> receive_file();
@@ -91,6 +98,7 @@ struct Checkpoint::Impl {
   checkpoint::Contents contents;
   checkpoint::RankState rank_state;
   std::optional<double> best_metric;     // of all files so far
+  std::optional<double> metric_before;   // the last one of which is not there yet
   std::vector<std::string> remarks;      // on the file that was loaded
   bool is_writing = false;               // in the background, on rank 0; known to all ranks
   checkpoint::FileJob job;
@@ -129,6 +137,16 @@ bool Checkpoint::Impl::is_best(const Progress& progress) const {
   return options.keep_best == Best::lowest ? *progress.metric < *best_metric : *progress.metric > *best_metric;
 }
 
+// The metric of a file that could not be written does not count.
+void Checkpoint::Impl::or_best_before(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (...) {
+    best_metric = metric_before;
+    throw;
+  }
+}
+
 // Collective. On rank 0 what each rank keeps for itself, or an error on all.
 std::vector<std::string> Checkpoint::Impl::gather_rank_states() {
   std::string own;
@@ -151,6 +169,7 @@ checkpoint::FileJob::File Checkpoint::Impl::file_of(const Progress& progress,
   auto about = checkpoint::empty_dict();
   about.insert("layout", kLayout);
   about.insert("world_size", std::int64_t{world_size()});
+  about.insert("keep_best", name_of(options.keep_best));
   about.insert("best_metric", best_metric ? c10::IValue(*best_metric) : c10::IValue());
   state.root.insert("ranks", checkpoint::RankState::from_bytes(ranks));
   state.root.insert("ddp", about);
@@ -160,13 +179,19 @@ checkpoint::FileJob::File Checkpoint::Impl::file_of(const Progress& progress,
 // Collective. Null where there is no file.
 std::shared_ptr<std::string> Checkpoint::Impl::receive_file() {
   std::shared_ptr<std::string> bytes;
-  const auto error = on_rank0([&] { bytes = checkpoint::read(path); });
+  const auto error = on_rank0([&] {
+    bytes = checkpoint::read(path);
+    if (bytes && !checkpoint::can_be_saved(path))
+      log::warn("checkpoint: {} is there, but its folder cannot be written: save() will fail", path.string());
+  });
   if (error) fail(*error, "nothing was loaded");
-  if (!group || group->size() == 1) return bytes;
-  const bool is_there = !group->broadcast_bytes(bytes ? "+" : "", 0, {.label = "checkpoint"}).empty();
-  if (!is_there) return nullptr;
-  auto received = group->broadcast_bytes(bytes ? std::move(*bytes) : "", 0, {.label = "checkpoint"});
-  return std::make_shared<std::string>(std::move(received));
+  if (world_size() == 1) return bytes;
+  const auto size = group->broadcast_bytes(bytes ? std::to_string(bytes->size()) : "", 0, {.label = "checkpoint"});
+  if (size.empty()) return nullptr;
+  if (!bytes) bytes = std::make_shared<std::string>(std::stoull(size), '\0');
+  auto tensor = at::from_blob(bytes->data(), {static_cast<std::int64_t>(bytes->size())}, at::kByte);
+  group->broadcast(tensor, 0, {.label = "checkpoint"});  // in place: no rank holds the file twice
+  return bytes;
 }
 
 // Checks all and changes nothing; the commits put it in place.
@@ -183,12 +208,10 @@ std::vector<Commit> Checkpoint::Impl::stage(const std::shared_ptr<std::string>& 
   for (auto& remark : rank_state.remarks(root, world_size())) remarks.push_back(std::move(remark));
   if (checkpoint::RankState::fits(root, world_size()))
     commits.push_back(rank_state.stage(root.at("ranks"), rank()));
-  if (checkpoint::is_of_ddp(root)) {
-    const auto best = root.at("ddp").at("best_metric");
-    commits.push_back([this, metric = best.is_none() ? std::nullopt : std::optional(best.number())] {
-      best_metric = metric;
-    });
-  }
+  std::optional<double> best;  // as far as it was chosen in the same way
+  if (const auto about = root.find("ddp"); about && about->at("keep_best").text() == name_of(options.keep_best))
+    if (const auto metric = about->at("best_metric"); !metric.is_none()) best = metric.number();
+  commits.push_back([this, best] { best_metric = best; });
   return commits;
 }
 
@@ -259,23 +282,19 @@ void Checkpoint::save(const Progress& progress) {
   const auto ranks = impl_->gather_rank_states();
   impl_->require_written(impl_->on_rank0([&] {
     const bool is_best = impl_->is_best(progress);
-    const auto best_before = impl_->best_metric;
-    if (is_best) impl_->best_metric = progress.metric;
-    try {
+    impl_->metric_before = std::exchange(impl_->best_metric, is_best ? progress.metric : impl_->best_metric);
+    impl_->or_best_before([&] {
       auto file = impl_->file_of(progress, ranks);
       file.is_best = is_best;
       impl_->options.background ? impl_->job.start(std::move(file)) : impl_->job.write(file);
-    } catch (...) {
-      impl_->best_metric = best_before;
-      throw;
-    }
+    });
   }));
   impl_->is_writing = impl_->options.background;
 }
 
 void Checkpoint::wait() {
   if (!std::exchange(impl_->is_writing, false)) return;
-  impl_->require_written(impl_->on_rank0([&] { impl_->job.wait(); }));
+  impl_->require_written(impl_->on_rank0([&] { impl_->or_best_before([&] { impl_->job.wait(); }); }));
 }
 
 const std::filesystem::path& Checkpoint::path() const noexcept { return impl_->path; }

@@ -145,18 +145,18 @@ TEST(PtFile, GrowsWithTheModulesAsTheirNumber) {
 TEST(PtFile, IsReadableForLibTorchWhereModulesAreOfManyKinds) {
   ModuleTree tree;
   struct Node : torch::nn::Module {};
-  Node net;
+  const auto net = std::make_shared<Node>();
   for (int i = 0; i < 20; ++i) {
     const auto name = "t" + std::to_string(i);
-    const auto child = net.register_module("m" + std::to_string(i), std::make_shared<Node>());
+    const auto child = net->register_module("m" + std::to_string(i), std::make_shared<Node>());
     child->register_parameter(name, torch::zeros({2}));
-    tree.children.push_back({"m" + std::to_string(i), {.tensors = {{name, torch::full({2}, i)}}, .children = {}}});
+    tree.children.push_back({"m" + std::to_string(i), {.tensors = {{name, torch::full({2}, static_cast<double>(i))}}, .children = {}}});
   }
   const auto bytes = bytes_of(empty_dict(), &tree);
   torch::serialize::InputArchive archive;
   archive.load_from(bytes->data(), bytes->size());
-  net.load(archive);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(net.parameters()[static_cast<std::size_t>(i)][0].item<int>(), i);
+  net->load(archive);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(net->parameters()[static_cast<std::size_t>(i)][0].item<int>(), i);
 }
 
 struct OddlyNamedImpl : torch::nn::Module {

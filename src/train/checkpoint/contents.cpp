@@ -15,6 +15,9 @@ constexpr std::array<std::string_view, 3> kKinds{"optimizer", "scheduler", "samp
 // "optimizer" and "optimizer_2" are of the same kind.
 std::string_view kind_of_key(std::string_view key) {
   const auto kind = key.substr(0, key.find('_'));
+  const auto number = key.substr(std::min(key.size(), kind.size() + 1));
+  const bool is_number = number.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!is_number || (number.empty() && kind != key)) return {};
   return std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end() ? std::string_view() : kind;
 }
 
@@ -100,6 +103,7 @@ std::vector<Commit> Contents::stage(const Place& root) const {
   for (const auto& [name, value] : values_) {
     const auto saved = values ? values->find(name) : std::nullopt;
     if (!saved) continue;
+    saved->require_own_elements();
     const auto error = error_of([&, &name = name, &value = value] { commits.push_back(value.stage(saved->value())); });
     if (error) throw std::runtime_error("its value \"" + name + "\" is " + checkpoint::kind_of(saved->value()) +
                                         ", which does not fit the one here: " + *error);

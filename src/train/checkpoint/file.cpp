@@ -99,19 +99,24 @@ bool verify_seal(std::string_view bytes) {
 }
 
 fs::path resolved(const fs::path& path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  auto target = path;
   std::error_code error;
-  auto target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
-  return error ? path : target;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i)
+    target = folder_of(target) / fs::read_symlink(target, error);
+  return target;
 }
 
 fs::path with_infix(const fs::path& path, const std::string& infix) {
   return path.parent_path() / (path.stem().string() + '.' + infix + path.extension().string());
 }
 
+bool can_be_saved(const fs::path& path) { return ::access(folder_of(resolved(path)).c_str(), W_OK | X_OK) == 0; }
+
 std::shared_ptr<std::string> read(const fs::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe would never open
   if (file.get() < 0 && errno == ENOENT) {
-    if (::access(folder_of(path).c_str(), W_OK | X_OK) == 0) return nullptr;
+    if (can_be_saved(path)) return nullptr;
     fail(path, "does not exist and could not be saved", errno);
   }
   struct stat status{};

@@ -18,6 +18,9 @@ namespace ddp::checkpoint {
 /// False for bytes without a seal. Errors: they have one, but of other bytes.
 bool verify_seal(std::string_view bytes);
 
+/// Whether its folder is there and may be written, as far as that can be known before.
+bool can_be_saved(const std::filesystem::path& path);
+
 /// nullptr if there is no such file, but there may be one: its folder is there.
 std::shared_ptr<std::string> read(const std::filesystem::path& path);
 

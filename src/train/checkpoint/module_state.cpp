@@ -14,7 +14,6 @@ namespace ddp::checkpoint {
 namespace {
 
 constexpr std::size_t kDifferencesShown = 5;
-constexpr std::string_view kWrapperPrefix = "module.";  // of Python's DistributedDataParallel
 
 std::string describe(const at::Tensor& tensor) {
   std::ostringstream text;

@@ -1,7 +1,8 @@
 #pragma once
 /// optimizer_fields.hpp: what torch::optim's optimizers know, field by field, under the names that Python's use.
 ///
-/// Each list serves both directions: a visitor writes the fields or reads them.
+/// Each list serves both directions: a visitor writes the fields or reads them. What stands for each element of a
+/// parameter says whether the optimizer needs it once it has made a step.
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -33,8 +34,8 @@ void visit_fields(torch::optim::SGDOptions& options, Visitor& visit) {
   visit_implementations(visit, /*has_fused=*/true, /*has_capturable=*/false);
 }
 template <class Visitor>
-void visit_fields(torch::optim::SGDParamState& state, Visitor& visit) {
-  visit.of_parameter("momentum_buffer", state.momentum_buffer());
+void visit_fields(torch::optim::SGDParamState& state, torch::optim::SGDOptions&, Visitor& visit) {
+  visit.of_parameter("momentum_buffer", state.momentum_buffer(), true);
 }
 
 template <class Options, class Visitor>
@@ -48,27 +49,27 @@ void visit_adam_options(Options& options, Visitor& visit, bool decays_apart) {
   visit_implementations(visit, /*has_fused=*/true, /*has_capturable=*/true);
 }
 template <class State, class Visitor>
-void visit_adam_state(State& state, Visitor& visit) {
+void visit_adam_state(State& state, bool amsgrad, Visitor& visit) {
   visit.steps("step", state.step());
-  visit.of_parameter("exp_avg", state.exp_avg());
-  visit.of_parameter("exp_avg_sq", state.exp_avg_sq());
-  visit.of_parameter("max_exp_avg_sq", state.max_exp_avg_sq());
+  visit.of_parameter("exp_avg", state.exp_avg(), true);
+  visit.of_parameter("exp_avg_sq", state.exp_avg_sq(), true);
+  visit.of_parameter("max_exp_avg_sq", state.max_exp_avg_sq(), amsgrad);
 }
 template <class Visitor>
 void visit_fields(torch::optim::AdamOptions& options, Visitor& visit) {
   visit_adam_options(options, visit, /*decays_apart=*/false);
 }
 template <class Visitor>
-void visit_fields(torch::optim::AdamParamState& state, Visitor& visit) {
-  visit_adam_state(state, visit);
+void visit_fields(torch::optim::AdamParamState& state, torch::optim::AdamOptions& options, Visitor& visit) {
+  visit_adam_state(state, options.amsgrad(), visit);
 }
 template <class Visitor>
 void visit_fields(torch::optim::AdamWOptions& options, Visitor& visit) {
   visit_adam_options(options, visit, /*decays_apart=*/true);
 }
 template <class Visitor>
-void visit_fields(torch::optim::AdamWParamState& state, Visitor& visit) {
-  visit_adam_state(state, visit);
+void visit_fields(torch::optim::AdamWParamState& state, torch::optim::AdamWOptions& options, Visitor& visit) {
+  visit_adam_state(state, options.amsgrad(), visit);
 }
 
 template <class Visitor>
@@ -82,11 +83,11 @@ void visit_fields(torch::optim::RMSpropOptions& options, Visitor& visit) {
   visit_implementations(visit, /*has_fused=*/false, /*has_capturable=*/true);
 }
 template <class Visitor>
-void visit_fields(torch::optim::RMSpropParamState& state, Visitor& visit) {
+void visit_fields(torch::optim::RMSpropParamState& state, torch::optim::RMSpropOptions& options, Visitor& visit) {
   visit.steps("step", state.step());
-  visit.of_parameter("square_avg", state.square_avg());
-  visit.of_parameter("momentum_buffer", state.momentum_buffer());
-  visit.of_parameter("grad_avg", state.grad_avg());
+  visit.of_parameter("square_avg", state.square_avg(), true);
+  visit.of_parameter("momentum_buffer", state.momentum_buffer(), options.momentum() > 0);
+  visit.of_parameter("grad_avg", state.grad_avg(), options.centered());
 }
 
 template <class Visitor>
@@ -99,9 +100,9 @@ void visit_fields(torch::optim::AdagradOptions& options, Visitor& visit) {
   visit_implementations(visit, /*has_fused=*/true, /*has_capturable=*/false);
 }
 template <class Visitor>
-void visit_fields(torch::optim::AdagradParamState& state, Visitor& visit) {
+void visit_fields(torch::optim::AdagradParamState& state, torch::optim::AdagradOptions&, Visitor& visit) {
   visit.steps("step", state.step());
-  visit.of_parameter("sum", state.sum());
+  visit.of_parameter("sum", state.sum(), true);
 }
 
 template <class Visitor>
@@ -115,7 +116,7 @@ void visit_fields(torch::optim::LBFGSOptions& options, Visitor& visit) {
   visit("line_search_fn", options.line_search_fn());
 }
 template <class Visitor>
-void visit_fields(torch::optim::LBFGSParamState& state, Visitor& visit) {
+void visit_fields(torch::optim::LBFGSParamState& state, torch::optim::LBFGSOptions&, Visitor& visit) {
   visit("func_evals", state.func_evals());
   visit("n_iter", state.n_iter());
   visit("t", state.t());

@@ -31,7 +31,7 @@ class FieldWriter {
   void operator()(const char* name, const at::Tensor& field) {
     if (field.defined()) put(name, to_write(field, tensors_));
   }
-  void of_parameter(const char* name, const at::Tensor& field) { (*this)(name, field); }
+  void of_parameter(const char* name, const at::Tensor& field, bool) { (*this)(name, field); }
   // Python counts in a tensor of float32.
   void steps(const char* name, std::int64_t steps) {
     put(name, at::scalar_tensor(static_cast<double>(steps), at::kFloat));
@@ -83,9 +83,12 @@ class FieldReader {
       has_read_ = true;
     }
   }
-  void of_parameter(const char* name, at::Tensor& field) {
+  void of_parameter(const char* name, at::Tensor& field, bool is_needed) {
     const auto found = place_.find(name);
-    if (!found || found->is_none()) return;
+    if (!found || found->is_none()) {
+      if (is_needed) missing_ = name;
+      return;
+    }
     const auto saved = found->tensor();
     if (saved.sizes() != parameter_.sizes()) {
       std::ostringstream shapes;
@@ -105,8 +108,11 @@ class FieldReader {
   }
   void choice(const char*, const Value&) {}
 
-  /// Anything of a parameter's state was there; Python's may be None throughout.
-  bool has_read() const { return has_read_; }
+  /// Anything of a parameter's state was there; Python's may be None throughout. Errors: then all that is needed must be.
+  bool has_read() const {
+    if (has_read_ && !missing_.empty()) place_.fail("has no \"" + missing_ + '"');
+    return has_read_;
+  }
 
  private:
   static void read(const Place& place, double& field) { field = place.number(); }
@@ -125,7 +131,7 @@ class FieldReader {
   }
   void read(const Place& place, at::Tensor& field) const {
     if (!place.is_none())
-      field = place.value().isTensor() ? place.tensor().to(parameter_.device()).clone()
+      field = place.value().isTensor() ? place.own_tensor().to(parameter_.device())
                                        : at::scalar_tensor(place.number(), parameter_.options().requires_grad(false));
   }
   void read(const Place& place, std::deque<at::Tensor>& field) const { read_list(place, field); }
@@ -139,6 +145,7 @@ class FieldReader {
   Place place_;
   at::Tensor parameter_;
   bool has_read_ = false;
+  std::string missing_;
 };
 
 template <class Options, class State>
@@ -160,16 +167,17 @@ OptimizerLayout layout_of() {
             static_cast<Options&>(to) = static_cast<const Options&>(from);
           },
       .write_state =
-          [](OptimizerParamState& state, Tensors tensors) {
+          [](OptimizerParamState& state, OptimizerOptions& options, Tensors tensors) {
             FieldWriter writer(tensors);
-            visit_fields(static_cast<State&>(state), writer);
+            visit_fields(static_cast<State&>(state), static_cast<Options&>(options), writer);
             return writer.take();
           },
       .read_state =
-          [](const Place& place, const at::Tensor& parameter) -> std::unique_ptr<OptimizerParamState> {
+          [](const Place& place, OptimizerOptions& options,
+             const at::Tensor& parameter) -> std::unique_ptr<OptimizerParamState> {
         auto state = std::make_unique<State>();
         FieldReader reader(place, parameter);
-        visit_fields(*state, reader);
+        visit_fields(*state, static_cast<Options&>(options), reader);
         return reader.has_read() ? std::move(state) : nullptr;
       },
   };

@@ -15,10 +15,13 @@ struct OptimizerLayout {
   /// Errors: std::runtime_error for options that are not there or that C++ does not know.
   void (*read_options)(const Place& place, torch::optim::OptimizerOptions& options);
   void (*assign_options)(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
-  Dict (*write_state)(torch::optim::OptimizerParamState& state, Tensors tensors);
+  Dict (*write_state)(torch::optim::OptimizerParamState& state, torch::optim::OptimizerOptions& options,
+                      Tensors tensors);
   /// nullptr where nothing is known yet. Tensors: laid out, and on the device and of the dtype, of `parameter`. Errors: std::runtime_error, also for other
-  /// shapes than its.
-  std::unique_ptr<torch::optim::OptimizerParamState> (*read_state)(const Place& place, const at::Tensor& parameter);
+  /// shapes than its and for what is not there but needed.
+  std::unique_ptr<torch::optim::OptimizerParamState> (*read_state)(const Place& place,
+                                                                   torch::optim::OptimizerOptions& options,
+                                                                   const at::Tensor& parameter);
 };
 
 /// nullptr for optimizers that are not torch::optim's own.

@@ -50,6 +50,11 @@ class ParameterNames {
                            std::to_string(group) + " is " + there + ", but here it is " + here);
 }
 
+bool are_wrapped(const std::vector<std::string>& names) {
+  return std::all_of(names.begin(), names.end(),
+                     [](const std::string& name) { return name.starts_with(kWrapperPrefix); });
+}
+
 // An optimizer in the layout of Python's optimizer of the same name.
 class KnownOptimizer : public Part {
  public:
@@ -66,7 +71,7 @@ class KnownOptimizer : public Part {
       auto indices = empty_list(), group_names = empty_list();
       for (const auto& parameter : group.params()) {
         const auto state = optimizer_.state().find(parameter.unsafeGetTensorImpl());
-        if (state != optimizer_.state().end()) states.insert(index, layout_.write_state(*state->second, tensors));
+        if (state != optimizer_.state().end()) states.insert(index, layout_.write_state(*state->second, group.options(), tensors));
         indices.push_back(index++);
         group_names.push_back(names.of(parameter));
       }
@@ -88,9 +93,9 @@ class KnownOptimizer : public Part {
                                " parameter groups, here are " + std::to_string(here.size()));
     auto staged = std::make_shared<Staged>();
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      stage_parameters(groups[i], i, place.at("state"), *staged);
       staged->options.push_back(here[i].options().clone());
       layout_.read_options(groups[i], *staged->options.back());
+      stage_parameters(groups[i], i, place.at("state"), *staged);
     }
     return [this, staged] {
       for (std::size_t i = 0; i < staged->options.size(); ++i)
@@ -119,16 +124,19 @@ class KnownOptimizer : public Part {
       const auto found = entries.find(indices[i].integer());
       if (found == entries.end()) continue;
       const Place state(found->value(), states.path() + '.' + std::to_string(indices[i].integer()));
-      if (auto read = layout_.read_state(state, here[i]))
+      if (auto read = layout_.read_state(state, *staged.options.back(), here[i]))
         staged.states.emplace_back(here[i].unsafeGetTensorImpl(), std::move(read));
     }
   }
 
   void require_same_names(const Place& saved, std::size_t number) const {
-    const auto there = saved.items();
+    std::vector<std::string> there;
+    for (const auto& name : saved.items()) there.push_back(name.text());
     const auto here = ParameterNames(module_.get()).of_group(optimizer_.param_groups()[number].params());
+    if (!are_wrapped(here) && are_wrapped(there))
+      for (auto& name : there) name.erase(0, kWrapperPrefix.size());
     for (std::size_t i = 0; i < std::max(there.size(), here.size()); ++i) {
-      const auto theirs = i < there.size() ? there[i].text() : "missing";
+      const auto theirs = i < there.size() ? there[i] : "missing";
       const auto ours = i < here.size() ? here[i] : "missing";
       if (theirs != ours) fail_parameter(number, i, theirs, ours);
     }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "train/checkpoint/pt_file.hpp"
 #include "train/checkpoint/value.hpp"
@@ -24,6 +25,9 @@ class DistributedSampler;
 }
 
 namespace ddp::checkpoint {
+
+/// What Python's DistributedDataParallel puts before all names.
+constexpr std::string_view kWrapperPrefix = "module.";
 
 /// Puts what was staged in place; does not fail.
 using Commit = std::function<void()>;

@@ -64,7 +64,7 @@ std::vector<std::int64_t> integers(const PickleItem& item, const std::string& na
   return values;
 }
 
-// Within the storage, and with no more elements than that has: whoever copies it takes no more memory than the file.
+// Elements may lie upon each other, as expand() lets them: nothing is copied here.
 void require_inside(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
                     std::int64_t offset, std::uint64_t elements, const std::string& name) {
   if (sizes.size() != strides.size() || offset < 0) refuse(name);
@@ -83,7 +83,22 @@ void require_inside(const std::vector<std::int64_t>& sizes, const std::vector<st
   if (!fits || !is_within) throw std::runtime_error("a tensor of it is larger than its storage");
 }
 
-Value tensor(const Arguments& arguments, const std::string& name, std::optional<at::ScalarType> dtype) {
+// {"conj": True} or {"neg": True} for a view of these kinds. Other metadata belongs to devices that are not here.
+at::Tensor with_metadata(at::Tensor tensor, const Arguments& arguments, std::size_t i, const std::string& name) {
+  if (i >= arguments.size() || arguments[i].value.isNone()) return tensor;
+  if (!arguments[i].value.isGenericDict()) refuse(name);
+  for (const auto& entry : arguments[i].value.toGenericDict()) {
+    const auto& key = entry.key().isString() ? entry.key().toStringRef() : name;
+    if (!entry.value().isBool() || (key != "conj" && key != "neg"))
+      throw std::runtime_error("a tensor of it has the metadata \"" + key + "\", which is not known");
+    if (!entry.value().toBool()) continue;
+    if (key == "conj" && !tensor.is_complex()) refuse(name);
+    tensor = key == "conj" ? at::_conj(tensor) : at::_neg_view(tensor);
+  }
+  return tensor;
+}
+
+at::Tensor tensor(const Arguments& arguments, const std::string& name, std::optional<at::ScalarType> dtype) {
   const auto& storage = argument(arguments, 0, name);
   const auto& offset = argument(arguments, 1, name);
   if (storage.kind != Kind::storage || offset.kind != Kind::value || !offset.value.isInt()) refuse(name);
@@ -98,7 +113,7 @@ Value tensor_v3(const Arguments& arguments, const std::string& name) {
   const auto& dtype = argument(arguments, 6, name);
   const auto* known = dtype.kind == Kind::name ? find_dtype(dtype.value.toStringRef(), &pickle::DtypeName::name) : nullptr;
   if (!known) refuse(name);
-  return tensor(arguments, name, known->dtype);
+  return with_metadata(tensor(arguments, name, known->dtype), arguments, 7, name);
 }
 
 // A subclass of Tensor, or one with attributes: the tensor alone.
@@ -163,7 +178,7 @@ at::ScalarType dtype_of_storage(const std::string& name) {
 Value rebuild(const std::string& name, const Arguments& arguments) {
   if (name == "torch._utils._rebuild_tensor_v3") return tensor_v3(arguments, name);
   if (name == "torch._utils._rebuild_tensor_v2" || name == "torch._utils._rebuild_tensor")
-    return tensor(arguments, name, std::nullopt);
+    return with_metadata(tensor(arguments, name, std::nullopt), arguments, 6, name);
   if (name == "torch._tensor._rebuild_from_type_v2") return from_type(arguments, name);
   if (name == "torch.Size") return size(arguments, name);
   if (name.ends_with(".complex")) return complex(arguments, name);

@@ -15,6 +15,7 @@ namespace {
 // Each value of a tree is written in one byte or more, unless it is referred to several times, which torch.save()
 // does for values that hold few others.
 constexpr std::size_t kNodesPerByte = 16;
+constexpr std::size_t kFewNodes = 10000;
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
 // Classes that are a dict to us, also where they have Python 2's names, of which there are several for collections.
@@ -31,7 +32,7 @@ bool is_list_class(const std::string& name) { return name == "builtins.set" || n
 
 Unpickler::Unpickler(std::string_view pickle, LoadStorage load_storage, std::size_t tensor_bytes)
     : pickle_(pickle),
-      nodes_left_(kNodesPerByte * pickle.size()),
+      nodes_left_(kNodesPerByte * pickle.size() + kFewNodes),
       tensor_bytes_left_(tensor_bytes),
       load_storage_(std::move(load_storage)) {}
 
@@ -265,7 +266,8 @@ void Unpickler::put_inside(Container& container, const Item& item) {
     }
   }
   if (item.kind == Item::Kind::value && item.value.isTensor()) {
-    const auto bytes = item.value.toTensor().nbytes();
+    const auto& tensor = item.value.toTensor();
+    const auto bytes = std::min(tensor.nbytes(), tensor.storage().nbytes());
     if (bytes > tensor_bytes_left_) fail("its values hold the same tensors too often");
     tensor_bytes_left_ -= bytes;
   }

@@ -43,7 +43,7 @@ class TreeHash {
     if (!tensor.defined()) return add_number('u', 0);
     add_number('x', static_cast<int>(tensor.scalar_type()));
     for (const auto size : tensor.sizes()) add_number('z', size);
-    const auto dense = tensor.detach().cpu().contiguous();
+    const auto dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
     sum_.add({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
   }
   template <class Values>
@@ -143,6 +143,20 @@ double Place::number() const {
 std::string Place::text() const {
   if (!value_.isString()) expected("a str");
   return value_.toStringRef();
+}
+
+at::Tensor Place::own_tensor() const {
+  require_own_elements();
+  return tensor().clone();
+}
+
+void Place::require_own_elements() const {
+  if (value_.isTensor() && value_.toTensor().nbytes() > value_.toTensor().storage().nbytes())
+    fail("is an expanded tensor, whose elements lie upon each other");
+  if (value_.isList() || value_.isTuple())
+    for (const auto& item : items()) item.require_own_elements();
+  if (value_.isGenericDict())
+    for (const auto& entry : value_.toGenericDict()) inside(entry.value(), "of a dict").require_own_elements();
 }
 
 at::Tensor Place::tensor() const {

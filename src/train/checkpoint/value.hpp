@@ -44,6 +44,11 @@ class Place {
   double number() const;  ///< an integer, too, and a tensor of one element
   std::string text() const;
   at::Tensor tensor() const;
+  /// A copy of it, for which require_own_elements() holds.
+  at::Tensor own_tensor() const;
+
+  /// No tensor in it is larger than its storage: to copy it takes no more memory than the file has.
+  void require_own_elements() const;
 
   [[noreturn]] void fail(const std::string& what) const;
 
