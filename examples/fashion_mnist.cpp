@@ -2,14 +2,14 @@
 ///
 ///   fashion_mnist [--data FOLDER] [--epochs N] [--resume]
 ///
-/// FOLDER holds the unpacked idx files (quickstart.sh puts them into build/release/fashion-mnist). Each epoch ends with
-/// a checkpoint, run.pt; --resume goes on from it. Starts alone, under ddprun, torchrun --no-python, mpirun, srun or a
-/// shell loop.
+/// FOLDER holds the unpacked idx files (quickstart.sh puts them into build/release/fashion-mnist). Every 200 steps and
+/// at the end of each epoch a checkpoint is written, run.pt; --resume goes on exactly where it was, inside an epoch
+/// too. run.best.pt is the one with the best accuracy. Starts alone, under ddprun, torchrun --no-python, mpirun, srun
+/// or a shell loop.
 
 #include <torch/torch.h>
 #include <ddp/ddp.hpp>
 
-#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -67,17 +67,15 @@ using Model = ddp::DistributedDataParallel<NetImpl>;
 /// The share of the test images, each counted once, that the model classifies rightly.
 double test_accuracy(Model& model, const std::string& path, ddp::ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
-  MNIST test(path, MNIST::Mode::kTest);
-  const auto targets = test.targets().to(group.device());
-  ddp::DistributedSampler sampler(*test.size(), group, {.shuffle = false});
-  auto loader = ddp::make_data_loader(test.map(normalize).map(stack), sampler, torch::data::DataLoaderOptions(500));
+  auto data = MNIST(path, MNIST::Mode::kTest).map(normalize).map(stack);
+  const ddp::DistributedSampler sampler(*data.size(), group, {.shuffle = false, .pad = false});
+  auto loader = ddp::make_data_loader(std::move(data), sampler, torch::data::DataLoaderOptions(500));
 
+  ddp::Accuracy accuracy;
   model->eval();
-  std::vector<torch::Tensor> predictions;
-  for (auto& batch : *loader) predictions.push_back(model(batch.data.to(group.device())).argmax(1));
+  for (auto& batch : ddp::prefetch(*loader, group.device())) accuracy.update(model(batch.data), batch.target);
   model->train();
-  const auto all = ddp::gather_predictions(torch::cat(predictions), sampler, group);
-  return all.eq(targets).to(torch::kDouble).mean().item<double>();
+  return accuracy.compute(group);
 }
 
 int main(int argc, char** argv) {
@@ -90,30 +88,36 @@ int main(int argc, char** argv) {
     net->to(group->device());
     Model model(net, group);
     torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    torch::optim::StepLR scheduler(optimizer, 1, 0.5);  // halves the rate from the third epoch on
 
     auto data = MNIST(arguments.data).map(normalize).map(stack);
     ddp::DistributedSampler sampler(*data.size(), *group, {.seed = 42, .drop_last = true});
     auto loader = ddp::make_data_loader(std::move(data), sampler, torch::data::DataLoaderOptions(64));
 
-    ddp::Checkpoint checkpoint("run.pt", model, optimizer, sampler);
-    auto epoch = arguments.resume ? checkpoint.load_or_start().epoch : 0;
+    const ddp::CheckpointOptions options{.background = true, .keep_best = ddp::CheckpointOptions::Best::highest};
+    ddp::Checkpoint checkpoint("run.pt", model, options, optimizer, scheduler, sampler);
+    auto [epoch, step, accuracy] = arguments.resume ? checkpoint.load_or_start() : ddp::Progress();
     for (; epoch < arguments.epochs; ++epoch) {
       sampler.set_epoch(epoch);
-      optimizer.param_groups()[0].options().set_lr(0.05 * std::pow(0.5, epoch));
-      ddp::ProgressBar bar(loader->batches(), *group);
-      for (auto& batch : *loader) {
+      ddp::ProgressBar bar(loader->batches() - sampler.position() / 64, *group);
+      for (auto& batch : ddp::prefetch(*loader, group->device())) {
         optimizer.zero_grad();
-        auto loss = F::cross_entropy(model(batch.data.to(group->device())), batch.target.to(group->device()));
+        auto loss = F::cross_entropy(model(batch.data), batch.target);
         loss.backward();
         optimizer.step();
         bar.advance();
-        if (loader->step() % 50 == 0) {
-          ddp::log::info("epoch {} step {} loss {:.4f}", epoch, loader->step(), ddp::mean(loss, *group));
+        if (ddp::log::every(50)) {
+          ddp::log::info("epoch {} step {} of {} loss {:.4f}", epoch, loader->step(), loader->batches(),
+                         ddp::mean(loss, *group));
         }
+        if (++step % 200 == 0) checkpoint.save({.epoch = epoch, .step = step});
       }
       bar.finish();
-      checkpoint.save({.epoch = epoch + 1});
+      scheduler.step();
+      accuracy = test_accuracy(model, arguments.data, *group);
+      ddp::log::info("epoch {} accuracy on the 10,000 test images: {:.2f} %", epoch, 100 * *accuracy);
+      checkpoint.save({.epoch = epoch + 1, .step = step, .metric = accuracy});
     }
-    ddp::log::info("accuracy on the 10,000 test images: {:.2f} %", 100 * test_accuracy(model, arguments.data, *group));
+    checkpoint.wait();
   });
 }

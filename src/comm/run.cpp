@@ -1,23 +1,16 @@
 #include "ddp/run.hpp"
 
-#include <cstdio>
 #include <exception>
 #include <string>
 
 #include "base/exit_code.hpp"
+#include "base/last_words.hpp"
 #include "comm/sessions.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/error.hpp"
 
 namespace ddp {
 namespace {
-
-// One write, so that the ranks' lines do not mix.
-void print(const std::string& text) {
-  std::fflush(stdout);
-  std::fputs((text + '\n').c_str(), stderr);
-  std::fflush(stderr);
-}
 
 std::string with_rank(const std::string& text) {
   const auto origin = comm::latest_origin();
@@ -32,23 +25,23 @@ bool is_a_stall(const Error& error) {
          dynamic_cast<const CallMismatchError*>(&error) != nullptr;
 }
 
-// Publishes the exception in flight and prints it; returns the exit code.
+// Publishes the exception in flight and puts it out; returns the exit code.
 int report_current_exception() {
   try {
     throw;
   } catch (const PeerLostError& error) {
     comm::fail_all(error.what());
     const auto peer = error.peer() < 0 ? std::string("another rank") : "rank " + std::to_string(error.peer());
-    print(std::string(error.what()) + " (this rank ends because of " + peer + ')');
+    log::put_last_words(std::string(error.what()) + " (this rank ends because of " + peer + ')');
     return kLostPeerExitCode;
   } catch (const Error& error) {
     comm::fail_all(error.what());
-    print(error.origin().rank >= 0 ? error.what() : with_rank(error.what()));
+    log::put_last_words(error.origin().rank >= 0 ? error.what() : with_rank(error.what()));
     if (is_a_stall(error)) return kStalledExitCode;
   } catch (...) {
     const auto text = comm::text_of(std::current_exception());
     comm::fail_all(text);
-    print(with_rank(text));
+    log::put_last_words(with_rank(text));
   }
   return 1;
 }

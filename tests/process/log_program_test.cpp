@@ -53,6 +53,10 @@ class LogOfAJob : public ::testing::Test {
     EXPECT_EQ(job.finish(), 0) << job.text();
     return lines_of(job.text());
   }
+  void fail(const std::string& path, const std::string& error) {
+    test::Launched job({DDPRUN, "--nproc-per-node", std::to_string(kRanks), LOG_PROGRAM, folder_ / path, error});
+    EXPECT_EQ(job.finish(), 1) << job.text();
+  }
   Lines file(const std::string& path) const { return lines_of(contents(folder_ / path)); }
   Lines files() const {
     Lines names;
@@ -100,6 +104,13 @@ TEST_F(LogOfAJob, TheVariablesFileHasTheMeetingToo) {
     lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(own.size()));
     EXPECT_EQ(lines, own);
   }
+}
+
+TEST_F(LogOfAJob, TheTextThatEndsItIsInItsFiles) {
+  fail("run.log", "no more data");
+  EXPECT_TRUE(contains(file("run.log").back(), "rank 1 failed: no more data (this rank ends because of rank 1)"));
+  fail("{rank}.log", "no more data");
+  EXPECT_EQ(file("1.log").back(), "error rank 1: rank 1 of 4: no more data");
 }
 
 }  // namespace

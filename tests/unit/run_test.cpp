@@ -5,6 +5,9 @@
 #include <stdexcept>
 
 #include "ddp/error.hpp"
+#include "ddp/log.hpp"
+#include "support/temp_folder.hpp"
+#include "unit/log_heard.hpp"
 
 namespace ddp {
 namespace {
@@ -53,6 +56,24 @@ TEST(Run, SurvivesWhatIsNoException) {
   const auto ended = run_captured([] { throw 7; });
   EXPECT_EQ(ended.code, 1);
   EXPECT_EQ(ended.text, "an exception of an unknown type\n");
+}
+
+TEST(Run, PutsTheTextThatItPrintsIntoTheLogsFileToo) {
+  const testing::TempFolder folder;
+  const auto file = folder / "run.log";
+  const auto shown = testing::heard([&] {  // what a process logs to is its own
+    log::set_identity({.rank = 0, .world_size = 4});
+    log::to_file(file);
+    run([] { throw std::runtime_error("no such file"); });
+    run([] { throw GradientError({0, 4}, "reducer", "no gradient", "use it"); });
+    run([] { throw PeerLostError({0, 4}, "barrier #1", "rank 3 died", "", 3); });
+  });
+  const auto printed = testing::lines_of(shown);
+  ASSERT_EQ(printed.size(), 3U) << shown;
+  EXPECT_EQ(
+      testing::timeless(testing::contents(file)),
+      (testing::Lines{"error rank 0: " + printed[0], "error rank 0: " + printed[1], "error rank 0: " + printed[2]}));
+  EXPECT_EQ(printed[0], "no such file");
 }
 
 }  // namespace

@@ -1,0 +1,84 @@
+// The example goes on where it was. DDPRUN and FASHION_MNIST are the paths of the programs.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "process/launched.hpp"
+#include "support/temp_folder.hpp"
+#include "support/text.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLimit = 25s;  // for each of the runs
+
+std::string big_endian(const std::vector<std::uint32_t>& numbers) {
+  std::string bytes;
+  for (const auto number : numbers)
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> static_cast<unsigned>(shift));
+  return bytes;
+}
+
+/// Files of Fashion-MNIST's names, format and size, of which LibTorch's reader takes no other.
+void write_images(const std::filesystem::path& folder, const std::string& part, std::uint32_t count) {
+  std::mt19937 random(count);
+  std::string pixels(std::size_t{count} * 28 * 28, '\0'), labels(count, '\0');
+  for (auto& pixel : pixels) pixel = static_cast<char>(random());
+  for (auto& label : labels) label = static_cast<char>(random() % 10);
+  overwrite(folder / (part + "-images-idx3-ubyte"), big_endian({2051, count, 28, 28}) + pixels);
+  overwrite(folder / (part + "-labels-idx1-ubyte"), big_endian({2049, count}) + labels);
+}
+
+class Example : public ::testing::Test {
+ protected:
+  Example() {
+    for (const auto* name : {"data", "straight", "resumed"}) std::filesystem::create_directory(folder_ / name);
+    write_images(folder_ / "data", "train", 60000);
+    write_images(folder_ / "data", "t10k", 10000);
+  }
+
+  /// One epoch on two ranks, with its files in a folder.
+  test::Launched start(const std::string& folder, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words{DDPRUN,   "--nproc-per-node", "2", FASHION_MNIST, "--epochs", "1",
+                                   "--data", folder_ / "data"};
+    words.insert(words.end(), more.begin(), more.end());
+    return test::Launched(words, [&] {
+      if (::chdir((folder_ / folder).c_str()) != 0) ::_exit(98);
+    });
+  }
+  std::string checkpoint(const std::string& folder) const { return contents(folder_ / folder / "run.pt"); }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST_F(Example, KilledInsideAnEpochItGoesOnToTheBit) {
+  auto straight = start("straight");
+  ASSERT_EQ(straight.finish(kLimit), 0) << straight.text();
+
+  auto killed = start("resumed");
+  killed.read_until("checkpoint: saved run.pt", 1, kLimit);
+  killed.signal(SIGKILL);  // the ranks die with their launcher
+  ASSERT_EQ(killed.finish(kLimit), -SIGKILL);
+  ASSERT_FALSE(contains(killed.text(), "accuracy")) << "it was over";
+
+  auto resumed = start("resumed", {"--resume"});
+  ASSERT_EQ(resumed.finish(kLimit), 0) << resumed.text();
+  const std::string begin = "checkpoint: run.pt loaded, the run goes on with epoch 0, step ";
+  ASSERT_TRUE(contains(resumed.text(), begin));
+  const auto step = std::stoi(resumed.text().substr(resumed.text().find(begin) + begin.size()));
+  EXPECT_TRUE(contains(resumed.text(), ": epoch 0 step " + std::to_string(step + 1) + " of 469 loss "));
+  EXPECT_EQ(count(resumed.text(), " of 469 loss "), (469 - step + 49) / 50);
+  EXPECT_TRUE(checkpoint("resumed") == checkpoint("straight")) << "the files differ";
+}
+
+}  // namespace
+}  // namespace ddp::testing
