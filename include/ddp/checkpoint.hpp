@@ -63,7 +63,7 @@ concept CheckpointPart =
 ///     ddp::Checkpoint checkpoint("run.pt", model, optimizer, scheduler, sampler);
 ///
 /// Kept beside model and parts: each rank's random numbers (LibTorch's default generators), the state of the model's
-/// communication hook, epoch and step. Rank 0 alone touches the file: other hosts need not see it. Whatever goes wrong
+/// communication hook, the order in which its gradients are added, epoch and step. Rank 0 alone touches the file: other hosts need not see it. Whatever goes wrong
 /// there is the same CheckpointError on every rank, and nothing has changed then: neither the file, nor the module,
 /// nor the parts. Threads: one. Lifetime: keeps the module and the group; the parts and values must outlive it. The
 /// destructor waits for a file that is being written.
@@ -77,7 +77,7 @@ class Checkpoint {
   template <class Model, CheckpointPart... Parts>
   Checkpoint(std::filesystem::path path, const Model& model, const CheckpointOptions& options, Parts&... parts)
       : Checkpoint(std::move(path), module_of(model), group_of(model), options) {
-    if constexpr (requires { model->comm_hook(); }) keep_hook(model->comm_hook());
+    if constexpr (requires { model->reducer_memory(); }) keep_wrapper(model->comm_hook(), model->reducer_memory());
     (add(parts), ...);
   }
   /// A plain module that the ranks of `group` hold (null: a run of one process); add() takes the parts.
@@ -90,6 +90,7 @@ class Checkpoint {
   /// Errors: std::logic_error for what is kept already, and for an optimizer whose save() writes nothing, as
   /// torch::optim::Optimizer's own.
   void add(torch::optim::Optimizer& optimizer);
+  /// The number of its steps, which is all that LibTorch's have; a class of your own may have more to be added.
   void add(torch::optim::LRScheduler& scheduler);
   void add(torch::optim::ReduceLROnPlateauScheduler& scheduler);
   void add(DistributedSampler& sampler);
@@ -136,7 +137,7 @@ class Checkpoint {
       return nullptr;
   }
 
-  void keep_hook(std::shared_ptr<CommHook> hook);
+  void keep_wrapper(std::shared_ptr<CommHook> hook, CheckpointValue reducer_memory);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -19,7 +20,8 @@ struct CheckpointValue {
   /// Checks what was saved and returns what puts it in place. Errors: std::exception; then nothing is loaded.
   std::function<std::function<void()>(const c10::IValue& saved)> stage;
 
-  /// A bool, number, string, tensor, or a vector of such. A tensor is replaced, not written into.
+  /// A bool, number, string, tensor, or a vector of such. A tensor is replaced, not written into: by one on the device
+  /// of the tensor that is there, else on the CPU.
   /// Lifetime: refers to `value`.
   template <class T>
   static CheckpointValue of(T& value);
@@ -38,6 +40,8 @@ c10::IValue to_ivalue(const T& value) {
     for (const auto& element : value) list.push_back(to_ivalue<typename T::value_type>(element));
     return list;
   } else if constexpr (std::integral<T> && !std::same_as<T, bool>) {
+    if (static_cast<std::int64_t>(value) < 0 && value > 0)
+      throw std::runtime_error("an integer beyond 63 bits cannot be written");
     return static_cast<std::int64_t>(value);
   } else if constexpr (std::floating_point<T>) {
     return static_cast<double>(value);
@@ -48,6 +52,16 @@ c10::IValue to_ivalue(const T& value) {
 
 inline void expect(bool is_right, const char* kind) {
   if (!is_right) throw std::runtime_error(std::string("it takes ") + kind);
+}
+
+// As std::in_range(), which takes no char.
+template <class T>
+bool is_in_range(std::int64_t number) {
+  using Limits = std::numeric_limits<T>;
+  if constexpr (Limits::is_signed)
+    return number >= Limits::min() && number <= Limits::max();
+  else
+    return number >= 0 && static_cast<std::uint64_t>(number) <= Limits::max();
 }
 
 template <class T>
@@ -61,7 +75,7 @@ T from_ivalue(const c10::IValue& saved) {
     expect(saved.isBool(), "a bool");
     return saved.toBool();
   } else if constexpr (std::integral<T>) {
-    expect(saved.isInt() && std::in_range<T>(saved.toInt()), "an int of its range");
+    expect(saved.isInt() && is_in_range<T>(saved.toInt()), "an int of its range");
     return static_cast<T>(saved.toInt());
   } else if constexpr (std::floating_point<T>) {
     expect(saved.isDouble() || saved.isInt(), "a float");
@@ -71,8 +85,8 @@ T from_ivalue(const c10::IValue& saved) {
     return saved.toStringRef();
   } else {
     static_assert(std::same_as<T, at::Tensor>, "a checkpoint keeps values of this type as CheckpointValue");
-    expect(saved.isTensor(), "a tensor");
-    return saved.toTensor().clone();
+    expect(saved.isTensor() || saved.isNone(), "a tensor");
+    return saved.isTensor() ? saved.toTensor().clone() : at::Tensor();
   }
 }
 
@@ -82,7 +96,11 @@ template <class T>
 CheckpointValue CheckpointValue::of(T& value) {
   return {.state = [&value] { return detail::to_ivalue<T>(value); },
           .stage = [&value](const c10::IValue& saved) -> std::function<void()> {
-            return [&value, staged = detail::from_ivalue<T>(saved)] { value = staged; };
+            auto staged = detail::from_ivalue<T>(saved);
+            if constexpr (std::same_as<T, at::Tensor>)
+              if (staged.defined() && value.defined())
+                staged = staged.to(value.device()).requires_grad_(value.requires_grad());
+            return [&value, staged] { value = staged; };
           }};
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ddp/checkpoint_value.hpp"
 #include "ddp/comm_hook.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/reducer_stats.hpp"
@@ -102,11 +103,13 @@ class DataParallelCore {
   std::int64_t bucket_bytes() const;
   const ReducerStats& reducer_stats() const;
   const std::shared_ptr<CommHook>& comm_hook() const noexcept;
+  /// In which order gradients are added, as the first steps have shown, for a Checkpoint. Outlives this.
+  CheckpointValue reducer_memory() const;
 
  private:
   friend class NoSync;
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace ddp

@@ -22,5 +22,6 @@
 #include "ddp/reducer_stats.hpp"
 #include "ddp/run.hpp"
 #include "ddp/seed.hpp"
+#include "ddp/state_dict.hpp"
 #include "ddp/tensor_visitor.hpp"
 #include "ddp/work.hpp"

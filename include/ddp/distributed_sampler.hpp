@@ -82,7 +82,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// Samples of this rank, or of any, in this epoch, or in what other ranks have left of it.
   std::size_t size() const noexcept;
   std::size_t size_of(int rank) const noexcept;
-  /// Samples of this rank that were received in the pass under way, 0 between passes: counted by the loop
+  /// Samples of this rank that were received in the pass under way, or in the one that the next pass goes on with
+  /// after load(); else 0 between passes. Counted by the loop
   /// over make_data_loader()'s loader, else by next() (which a foreign loader's workers call ahead of the loop).
   std::size_t position() const noexcept;
   std::size_t dataset_size() const noexcept;

@@ -21,9 +21,12 @@ class Error : public std::runtime_error {
   Error(Origin origin, std::string_view part, std::string_view what, std::string_view remedy = {});
 
   Origin origin() const noexcept { return origin_; }
+  /// The text without who speaks and without the remedy, for an error that tells of another.
+  const std::string& happening() const noexcept { return happening_; }
 
  private:
   Origin origin_;
+  std::string happening_;
 };
 
 /// A variable of the environment, an option or an address is missing, malformed or contradictory.

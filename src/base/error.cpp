@@ -15,7 +15,9 @@ std::string text_of(Origin origin, std::string_view part, std::string_view what,
 }  // namespace
 
 Error::Error(Origin origin, std::string_view part, std::string_view what, std::string_view remedy)
-    : std::runtime_error(text_of(origin, part, what, remedy)), origin_(origin) {}
+    : std::runtime_error(text_of(origin, part, what, remedy)),
+      origin_(origin),
+      happening_(text_of({}, part, what, {})) {}
 
 PeerLostError::PeerLostError(Origin origin, std::string_view part, std::string_view what, std::string_view remedy,
                              int peer)

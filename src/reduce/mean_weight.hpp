@@ -18,6 +18,7 @@ class MeanWeight {
   void set_own(std::uint64_t own) { change(own, expected_); }
 
   std::uint64_t own() const { return own_; }
+  std::uint64_t expected() const { return static_cast<std::uint64_t>(expected_); }
   /// For this rank's gradients.
   const Scale& scale() const { return scale_; }
 

@@ -187,7 +187,7 @@ void Reducer::Impl::start_round(std::uint64_t weight) {
   flight_.start(*buckets_);
   try {
     calls_.require_same(0, "backward");
-    if (options_.weight_by_samples && rounds_ == 0) {
+    if (options_.weight_by_samples && !knows_samples_) {
       auto total = at::zeros({1}, at::device(group_->device()).dtype(at::kLong));
       total.fill_(static_cast<std::int64_t>(weight_.own()));
       comm::PlannedCalls::all_reduce(*group_, total, {.label = "samples of the first step"}).wait();
@@ -372,5 +372,7 @@ std::int64_t Reducer::bucket_bytes() const { return impl_->buckets().bytes(); }
 const BucketPlan& Reducer::plan() const { return impl_->buckets().plan(); }
 const comm::CallPlan& Reducer::calls() const { return impl_->calls(); }
 const ReducerStats& Reducer::stats() const { return impl_->stats(); }
+std::optional<ReducerMemory> Reducer::memory() const { return impl_->memory(); }
+bool Reducer::restore(const ReducerMemory& memory) { return impl_->restore(memory); }
 
 }  // namespace ddp

@@ -37,6 +37,13 @@ struct ReducerOptions {
   std::shared_ptr<CommHook> comm_hook = nullptr;
 };
 
+/// See Reducer::memory().
+struct ReducerMemory {
+  std::vector<std::string> order;        ///< of the parameters in the buckets; empty: that of registration
+  std::vector<std::uint32_t> uses;       ///< of each parameter in a backward, with static_graph
+  std::optional<std::uint64_t> samples;  ///< that all ranks together had in the last step, with weight_by_samples
+};
+
 /// One backward() is one reduction, unless a no_sync guard lived when it began. Every rank takes part
 /// in every reduction with all its buckets, whatever happens to its own backward: a rank that missed a
 /// gradient or whose backward threw says so in the control record, and then all ranks throw.
@@ -86,6 +93,12 @@ class Reducer {
   const BucketPlan& plan() const;
   /// The last reduction's.
   const ReducerStats& stats() const;
+
+  /// What the first steps have shown and later ones go by, so that a run that goes on in other processes adds in the
+  /// same order; nullopt before the first.
+  std::optional<ReducerMemory> memory() const;
+  /// Between backwards, the same on all ranks. False, and nothing is changed, for parameters of other names.
+  bool restore(const ReducerMemory& memory);
 
  private:
   class Impl;

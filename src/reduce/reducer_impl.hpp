@@ -36,6 +36,8 @@ class Reducer::Impl {
   bool shadow(bool counts);
   std::int64_t rounds() const { return rounds_; }
   int lowest_active() const;
+  std::optional<ReducerMemory> memory();
+  bool restore(const ReducerMemory& memory);
   const BucketSet& buckets() const { return *buckets_; }
   const comm::CallPlan& calls() const { return calls_; }
   const ReducerStats& stats() const { return flight_.last(); }
@@ -103,11 +105,13 @@ class Reducer::Impl {
   std::unique_ptr<LaunchQueue> queue_;
   std::optional<BucketPlan> next_plan_;  // from the next round on
   bool order_is_agreed_ = false;
+  std::vector<std::size_t> order_;  // by which the plan was made; empty: that of registration
   std::vector<std::size_t> arrival_order_;  // until the order is agreed
   BucketFlight flight_;
   LateGradients late_;
   SparseGradients sparse_;
   MeanWeight weight_;
+  bool knows_samples_ = false;  // of a step, with weight_by_samples
   double correction_ = 1;  // of this round's means
   UsageReport usage_;
   std::vector<std::uint32_t> expected_;  // arrivals of each gradient in a backward

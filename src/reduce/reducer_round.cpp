@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "comm/planned_calls.hpp"
@@ -194,6 +195,7 @@ void Reducer::Impl::correct_means() {
   if (correction_ != 1)
     for (std::size_t b = 0; b < buckets_->size(); ++b) (*buckets_)[b].gradients().mul_(correction_);
   weight_.expect(total);
+  knows_samples_ = options_.weight_by_samples;
 }
 
 void Reducer::Impl::learn() {
@@ -227,6 +229,39 @@ void Reducer::Impl::agree_on_order() {
   log::detail(log::Subsystem::bucket,
               "buckets rebuilt in the order of arrival: mean launch at {:.3f} instead of {:.3f}", after, before);
   next_plan_ = std::move(plan);
+  order_ = arrival_order_;
+}
+
+std::optional<ReducerMemory> Reducer::Impl::memory() {
+  const std::lock_guard lock(mutex_);
+  if (!order_is_agreed_) return std::nullopt;
+  ReducerMemory memory;
+  if (is_learned_) memory.uses = expected_;
+  for (const auto i : order_) memory.order.push_back(parameters_[i].name);
+  if (knows_samples_) memory.samples = weight_.expected();
+  return memory;
+}
+
+bool Reducer::Impl::restore(const ReducerMemory& memory) {
+  const std::lock_guard lock(mutex_);
+  std::unordered_map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (buckets_->has_slot(i)) places.emplace(parameters_[i].name, i);
+  std::vector<std::size_t> order;
+  for (const auto& name : memory.order) {
+    const auto place = places.extract(name);
+    if (place.empty()) return false;
+    order.push_back(place.mapped());
+  }
+  if (state_ != State::idle || (!order.empty() && !places.empty())) return false;
+  if (!order.empty()) next_plan_ = plan_buckets(layouts_, options_.caps, order);
+  order_is_agreed_ = true;
+  order_ = std::move(order);
+  is_learned_ = options_.static_graph && memory.uses.size() == expected_.size();
+  if (is_learned_) expected_ = memory.uses;
+  knows_samples_ = memory.samples.has_value();
+  if (memory.samples) weight_.expect(*memory.samples);
+  return true;
 }
 
 // What the loop leaves in a gradient that no rank has used, zeros or none, is unknown to a rank that has left it.

@@ -1,6 +1,8 @@
 #include "ddp/checkpoint.hpp"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Type.h>
+#include <torch/optim/schedulers/step_lr.h>
 
 #include <cmath>
 #include <sstream>
@@ -30,6 +32,7 @@ using Failure = std::optional<std::string>;
 
 constexpr std::int64_t kLayout = 1;  // of the dict, which stands in it
 constexpr const char* kIntact = "the file is as it was before";
+constexpr const char* kDamaged = "nothing was loaded; go on from another file, such as an earlier or the best one";
 constexpr const char* kUnchanged =
     "nothing was loaded; give the run the same model, optimizers and samplers, or another file";
 
@@ -79,13 +82,13 @@ struct Checkpoint::Impl {
 
   Failure on_rank0(const std::function<void()>& work);
   void require_written(const Failure& error);
-  void require_none_failed(const Failure& error);
+  void require_none_failed(const Failure& error, const char* remedy);
   bool is_best(const Progress& progress) const;
   void or_best_before(const std::function<void()>& write);
   std::vector<std::string> gather_rank_states();
   checkpoint::FileJob::File file_of(const Progress& progress, const std::vector<std::string>& ranks) const;
   std::shared_ptr<std::string> receive_file();
-  std::vector<Commit> stage(const std::shared_ptr<std::string>& bytes, Progress& progress);
+  std::vector<Commit> stage(const Place& root, Progress& progress);
   void verify_same(const Progress& progress, Failure error);
   [[noreturn]] void fail(const std::string& what, const char* remedy) const {
     throw CheckpointError(origin(), "checkpoint", what, remedy);
@@ -97,6 +100,7 @@ struct Checkpoint::Impl {
   std::shared_ptr<torch::nn::Module> module;
   checkpoint::Contents contents;
   checkpoint::RankState rank_state;
+  CheckpointValue reducer_memory;        // empty without a wrapper
   std::optional<double> best_metric;     // of all files so far
   std::optional<double> metric_before;   // the last one of which is not there yet
   std::vector<std::string> remarks;      // on the file that was loaded
@@ -119,16 +123,16 @@ void Checkpoint::Impl::require_written(const Failure& error) {
 }
 
 // Collective. What one rank could not restore, no rank restores.
-void Checkpoint::Impl::require_none_failed(const Failure& error) {
+void Checkpoint::Impl::require_none_failed(const Failure& error, const char* remedy) {
   if (!group) {
-    if (error) fail(path.string() + " cannot be loaded: " + *error, kUnchanged);
+    if (error) fail(path.string() + " cannot be loaded: " + *error, remedy);
     return;
   }
   const auto all = group->all_gather_bytes(error ? '!' + *error : "", {.label = "checkpoint fits"});
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].empty())
       fail(path.string() + " cannot be loaded on rank " + std::to_string(rank) + ": " + all[rank].substr(1),
-           kUnchanged);
+           remedy);
 }
 
 bool Checkpoint::Impl::is_best(const Progress& progress) const {
@@ -171,6 +175,7 @@ checkpoint::FileJob::File Checkpoint::Impl::file_of(const Progress& progress,
   about.insert("world_size", std::int64_t{world_size()});
   about.insert("keep_best", name_of(options.keep_best));
   about.insert("best_metric", best_metric ? c10::IValue(*best_metric) : c10::IValue());
+  about.insert("reducer", reducer_memory.state ? reducer_memory.state() : c10::IValue());
   state.root.insert("ranks", checkpoint::RankState::from_bytes(ranks));
   state.root.insert("ddp", about);
   return {.path = path, .keep_last = options.keep_last, .root = state.root, .module = std::move(state.module)};
@@ -195,8 +200,7 @@ std::shared_ptr<std::string> Checkpoint::Impl::receive_file() {
 }
 
 // Checks all and changes nothing; the commits put it in place.
-std::vector<Commit> Checkpoint::Impl::stage(const std::shared_ptr<std::string>& bytes, Progress& progress) {
-  const Place root(checkpoint::read_pt(bytes), "");
+std::vector<Commit> Checkpoint::Impl::stage(const Place& root, Progress& progress) {
   if (!root.value().isGenericDict()) root.fail("is " + checkpoint::kind_of(root.value()) + " and no checkpoint");
   if (!root.has("model"))
     root.fail("has no \"model\"; a state_dict alone is loaded by load_state_dict(*net, load_pt(path))");
@@ -212,6 +216,9 @@ std::vector<Commit> Checkpoint::Impl::stage(const std::shared_ptr<std::string>& 
   if (const auto about = root.find("ddp"); about && about->at("keep_best").text() == name_of(options.keep_best))
     if (const auto metric = about->at("best_metric"); !metric.is_none()) best = metric.number();
   commits.push_back([this, best] { best_metric = best; });
+  const auto memory = root.has("ddp") ? root.at("ddp").find("reducer") : std::nullopt;
+  if (memory && !memory->is_none() && reducer_memory.stage)
+    commits.push_back(reducer_memory.stage(memory->value()));
   return commits;
 }
 
@@ -246,6 +253,10 @@ void Checkpoint::add(torch::optim::Optimizer& optimizer) {
 }
 void Checkpoint::add(torch::optim::LRScheduler& scheduler) {
   impl_->contents.add("scheduler", &scheduler, checkpoint::make_part(scheduler));
+  const auto& type = typeid(scheduler);
+  if (type != typeid(torch::optim::StepLR))
+    log::warn("checkpoint: of {} the number of its steps is kept; what else it remembers is to be added as values",
+              c10::demangle(type.name()));
 }
 void Checkpoint::add(torch::optim::ReduceLROnPlateauScheduler& scheduler) {
   impl_->contents.add("scheduler", &scheduler, checkpoint::make_part(scheduler));
@@ -255,7 +266,10 @@ void Checkpoint::add(DistributedSampler& sampler) {
 }
 void Checkpoint::add(const std::string& name, CheckpointValue value) { impl_->contents.add(name, std::move(value)); }
 
-void Checkpoint::keep_hook(std::shared_ptr<CommHook> hook) { impl_->rank_state.keep(std::move(hook)); }
+void Checkpoint::keep_wrapper(std::shared_ptr<CommHook> hook, CheckpointValue reducer_memory) {
+  impl_->rank_state.keep(std::move(hook));
+  impl_->reducer_memory = std::move(reducer_memory);
+}
 
 Progress Checkpoint::load_or_start() {
   wait();
@@ -267,7 +281,9 @@ Progress Checkpoint::load_or_start() {
   }
   Progress progress;
   std::vector<Commit> commits;
-  impl_->require_none_failed(checkpoint::error_of([&] { commits = impl_->stage(bytes, progress); }));
+  c10::IValue root;
+  impl_->require_none_failed(checkpoint::error_of([&] { root = checkpoint::read_pt(bytes); }), kDamaged);
+  impl_->require_none_failed(checkpoint::error_of([&] { commits = impl_->stage({root, ""}, progress); }), kUnchanged);
   const auto error = checkpoint::error_of([&] {
     for (const auto& commit : commits) commit();
   });

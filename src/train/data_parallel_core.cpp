@@ -19,6 +19,7 @@
 #include "reduce/same_model.hpp"
 #include "train/allocator.hpp"
 #include "train/core_share.hpp"
+#include "train/reducer_memory.hpp"
 
 namespace ddp {
 namespace {
@@ -167,7 +168,7 @@ struct DataParallelCore::Impl {
 
 DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                                    const DistributedDataParallelOptions& options)
-    : impl_(std::make_unique<Impl>()) {
+    : impl_(std::make_shared<Impl>()) {
   if (!group) throw std::logic_error("ddp: DistributedDataParallel needs a process group");
   ReducerOptions reducer{.caps = {cap_in_bytes(options.first_bucket_cap_mb, "first_bucket_cap_mb"),
                                   cap_in_bytes(options.bucket_cap_mb, "bucket_cap_mb")},
@@ -295,6 +296,21 @@ const ReducerStats& DataParallelCore::reducer_stats() const {
 }
 
 const std::shared_ptr<CommHook>& DataParallelCore::comm_hook() const noexcept { return impl_->comm_hook; }
+
+CheckpointValue DataParallelCore::reducer_memory() const {
+  const std::weak_ptr<Impl> weak = impl_;
+  return {.state = [weak]() -> c10::IValue {
+            const auto impl = weak.lock();
+            const auto memory = impl && impl->reducer ? impl->reducer->memory() : std::nullopt;
+            return memory ? value_of(*memory) : c10::IValue();
+          },
+          .stage = [weak](const c10::IValue& saved) -> std::function<void()> {
+            return [weak, memory = memory_in(saved)] {
+              const auto impl = weak.lock();
+              if (impl && impl->reducer) impl->reducer->restore(memory);
+            };
+          }};
+}
 
 NoSync::NoSync(DataParallelCore& core) : core_(&core) {
   if (core_->impl_->reducer) core_->impl_->reducer->enter_no_sync();

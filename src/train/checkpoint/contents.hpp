@@ -30,7 +30,7 @@ class Contents {
   std::vector<Commit> stage(const Place& root) const;
   static Progress progress_in(const Place& root);
   /// A line for each key, "<key> <number>", in which the number differs where the state does. Without the values, which
-  /// a rank may have of its own where the file has none.
+  /// a rank may have of its own where the file has none, and the samplers, of which some may be a sample behind.
   std::vector<std::string> fingerprints(const Progress& progress) const;
   /// What only the file or only the run has and what need not stop the run, in words.
   std::vector<std::string> remarks(const Place& root) const;

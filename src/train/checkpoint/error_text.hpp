@@ -1,5 +1,5 @@
 #pragma once
-/// error_text.hpp: an exception's text without what LibTorch adds below it.
+/// error_text.hpp: an exception's text without what LibTorch adds below it, and what our own say around it.
 
 #include <c10/util/Exception.h>
 
@@ -7,9 +7,12 @@
 #include <optional>
 #include <string>
 
+#include "ddp/error.hpp"
+
 namespace ddp::checkpoint {
 
 inline std::string text_of(const std::exception& error) {
+  if (const auto* of_ddp = dynamic_cast<const Error*>(&error)) return of_ddp->happening();
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
   return of_torch ? of_torch->what_without_backtrace() : error.what();
 }

@@ -24,6 +24,8 @@ std::string describe(const at::Tensor& tensor) {
 ModuleTree tree_of(const torch::nn::Module& module, Tensors tensors) {
   ModuleTree tree;
   const auto add = [&](const auto& entry) {
+    if (entry.value().defined() && is_expanded(entry.value()))
+      throw std::runtime_error(entry.key() + " was made by expand(), so that nothing can be loaded into it; clone() it");
     if (entry.value().defined()) tree.tensors.emplace_back(entry.key(), to_write(entry.value(), tensors));
   };
   for (const auto& entry : module.named_parameters(/*recurse=*/false)) add(entry);
@@ -87,6 +89,7 @@ class Comparison {
     const auto value = found->second;
     saved_.erase(found);
     const auto here = describe(live), there = value.isTensor() ? describe(value.toTensor()) : kind_of(value);
+    if (is_expanded(live)) return differences_.push_back(name + " was made by expand(), so that nothing can be loaded");
     if (here != there) return differences_.push_back(name + " is " + there + " in the file and " + here + " here");
     pairs_.emplace_back(live, value.toTensor());
   }

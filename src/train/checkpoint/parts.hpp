@@ -35,6 +35,8 @@ using Commit = std::function<void()>;
 /// What becomes of tensors that are written: as they are, where they can, or copies that stay as they are now.
 enum class Tensors { shared, copied };
 
+/// Whether elements lie upon each other, so that nothing can be loaded into it.
+bool is_expanded(const at::Tensor& tensor);
 /// On the CPU, dense and with a storage of its own.
 at::Tensor to_write(const at::Tensor& tensor, Tensors tensors);
 /// The same for all tensors in a tree. Errors: std::runtime_error for one that is too deep.

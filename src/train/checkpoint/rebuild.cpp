@@ -79,7 +79,7 @@ void require_inside(const std::vector<std::int64_t>& sizes, const std::vector<st
                                                   static_cast<std::uint64_t>(strides[i]), &step) &&
                               !c10::add_overflows(last, step, &last));
   }
-  const auto is_within = is_empty ? count <= INT64_MAX : count <= elements && last < elements;
+  const bool is_within = count <= INT64_MAX && (is_empty || last < elements);
   if (!fits || !is_within) throw std::runtime_error("a tensor of it is larger than its storage");
 }
 

@@ -7,6 +7,12 @@
 
 namespace ddp::checkpoint {
 
+bool is_expanded(const at::Tensor& tensor) {
+  for (std::int64_t i = 0; i < tensor.dim(); ++i)
+    if (tensor.stride(i) == 0 && tensor.size(i) > 1) return true;
+  return false;
+}
+
 at::Tensor to_write(const at::Tensor& tensor, Tensors tensors) {
   if (!tensor.defined()) return tensor;
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
