@@ -46,9 +46,11 @@ struct CheckpointOptions {
   /// save() returns once the state is copied, on the CPU of rank 0, and the file is written while training goes on.
   /// What goes wrong with it comes out of the next call.
   bool background = false;
-  /// How many files there are at most: run.pt, the one before as run.1.pt, and so on. At least 1.
+  /// How many files are kept: run.pt, the one before as run.1.pt, and so on. At least 1. What a run with a larger
+  /// number has left stays.
   int keep_last = 1;
-  /// run.best.pt is the one of all with the lowest or highest metric. A save() without one, or with NaN, does not count.
+  /// run.best.pt is the one of all with the lowest or highest metric. A save() without one, or with NaN, does not
+  /// count.
   enum class Best { none, lowest, highest } keep_best = Best::none;
   /// How long the other ranks wait for rank 0 to write; unset: the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
@@ -63,10 +65,10 @@ concept CheckpointPart =
 ///     ddp::Checkpoint checkpoint("run.pt", model, optimizer, scheduler, sampler);
 ///
 /// Kept beside model and parts: each rank's random numbers (LibTorch's default generators), the state of the model's
-/// communication hook, the order in which its gradients are added, epoch and step. Rank 0 alone touches the file: other hosts need not see it. Whatever goes wrong
-/// there is the same CheckpointError on every rank, and nothing has changed then: neither the file, nor the module,
-/// nor the parts. Threads: one. Lifetime: keeps the module and the group; the parts and values must outlive it. The
-/// destructor waits for a file that is being written.
+/// communication hook, the order in which its gradients are added, epoch and step. Rank 0 alone touches the file: other
+/// hosts need not see it. Whatever goes wrong there is the same CheckpointError on every rank, and nothing has changed
+/// then: neither the file, nor the module, nor the parts. Threads: one. Lifetime: keeps the module and the group; the
+/// parts and values must outlive it. The destructor waits for a file that is being written.
 class Checkpoint {
  public:
   /// `model`: a DistributedDataParallel, whose group it is then, or the plain module of a run of one process, as a
@@ -81,8 +83,8 @@ class Checkpoint {
     (add(parts), ...);
   }
   /// A plain module that the ranks of `group` hold (null: a run of one process); add() takes the parts.
-  Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Module> module,
-             std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options = {});
+  Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
+             const CheckpointOptions& options = {});
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;

@@ -30,8 +30,8 @@ struct CheckpointValue {
 namespace detail {
 
 template <class T>
-concept Vector = requires(T all) { all.push_back(std::declval<typename T::value_type>()); } &&
-                 !std::same_as<T, std::string>;
+concept Vector =
+    requires(T all) { all.push_back(std::declval<typename T::value_type>()); } && !std::same_as<T, std::string>;
 
 template <class T>
 c10::IValue to_ivalue(const T& value) {

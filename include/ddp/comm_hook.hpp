@@ -37,7 +37,8 @@ class CommHook {
   /// bucket.gradients. An exception out of either breaks the wrapper and leaves backward().
   virtual std::function<void()> launch(ProcessGroup& group, GradBucket bucket) = 0;
 
-  /// What the hook keeps from step to step on this rank, such as what rounding has left, for a Checkpoint; None: nothing.
+  /// What the hook keeps from step to step on this rank, such as what rounding has left, for a Checkpoint; None:
+  /// nothing.
   virtual c10::IValue state() const { return {}; }
   /// Checks what state() has returned before, and returns what puts it in place. Errors: std::exception; then a
   /// checkpoint loads nothing.

@@ -2,7 +2,8 @@
 /// state_dict.hpp: .pt files that Python's torch.save() and torch.load() share with this library, and the state_dicts
 /// in them. For a run that is to go on exactly, see checkpoint.hpp.
 ///
-///     ddp::load_state_dict(*net, ddp::load_pt("resnet.pt"));    // saved by torch.save(model.state_dict(), "resnet.pt")
+///     ddp::load_state_dict(*net, ddp::load_pt("resnet.pt"));    // saved by torch.save(model.state_dict(),
+///     "resnet.pt")
 ///
 /// IValue: None, bool, int, double, complex, string, tensor, or a list, tuple or dict of such.
 /// Errors: CheckpointError, everywhere here; a hostile file is no more than that.
@@ -21,10 +22,10 @@ class Optimizer;
 namespace ddp {
 
 /// What Python's torch.load(path, weights_only=True) gives: nothing in a file is run. An OrderedDict is a dict, a set a
-/// list, a torch.Size a tuple; a dtype or device is its name. Tensors lie on the CPU, in memory that they share with all
-/// that was loaded: clone() one that is to outlive the rest. Not loaded: sparse, quantized, nested and meta tensors,
-/// dtypes that C++ has no name for, bare storages, integers beyond 64 bits, and dicts whose keys are neither str nor
-/// numbers.
+/// list, a torch.Size a tuple; a dtype or device is its name. Tensors lie on the CPU, in memory that they share with
+/// all that was loaded: clone() one that is to outlive the rest. Not loaded: sparse, quantized, nested and meta
+/// tensors, dtypes that C++ has no name for, bare storages, integers beyond 64 bits, and dicts whose keys are neither
+/// str nor numbers.
 c10::IValue load_pt(const std::filesystem::path& path);
 
 /// Replaces the file as a whole. Tensors are written from the CPU, without what else lies in their storages.

@@ -105,14 +105,14 @@ class Reducer::Impl {
   std::unique_ptr<LaunchQueue> queue_;
   std::optional<BucketPlan> next_plan_;  // from the next round on
   bool order_is_agreed_ = false;
-  std::vector<std::size_t> order_;  // by which the plan was made; empty: that of registration
+  std::vector<std::size_t> order_;          // by which the plan was made; empty: that of registration
   std::vector<std::size_t> arrival_order_;  // until the order is agreed
   BucketFlight flight_;
   LateGradients late_;
   SparseGradients sparse_;
   MeanWeight weight_;
   bool knows_samples_ = false;  // of a step, with weight_by_samples
-  double correction_ = 1;  // of this round's means
+  double correction_ = 1;       // of this round's means
   UsageReport usage_;
   std::vector<std::uint32_t> expected_;  // arrivals of each gradient in a backward
   bool is_learned_ = false;              // expected_ is what the static graph's first step had

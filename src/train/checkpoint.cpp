@@ -36,9 +36,7 @@ constexpr const char* kDamaged = "nothing was loaded; go on from another file, s
 constexpr const char* kUnchanged =
     "nothing was loaded; give the run the same model, optimizers and samplers, or another file";
 
-const char* name_of(Best best) {
-  return best == Best::none ? "none" : best == Best::lowest ? "lowest" : "highest";
-}
+const char* name_of(Best best) { return best == Best::none ? "none" : best == Best::lowest ? "lowest" : "highest"; }
 
 at::Device device_of(const torch::nn::Module& module) {
   for (const auto& tensor : module.parameters()) return tensor.device();
@@ -100,11 +98,11 @@ struct Checkpoint::Impl {
   std::shared_ptr<torch::nn::Module> module;
   checkpoint::Contents contents;
   checkpoint::RankState rank_state;
-  CheckpointValue reducer_memory;        // empty without a wrapper
-  std::optional<double> best_metric;     // of all files so far
-  std::optional<double> metric_before;   // the last one of which is not there yet
-  std::vector<std::string> remarks;      // on the file that was loaded
-  bool is_writing = false;               // in the background, on rank 0; known to all ranks
+  CheckpointValue reducer_memory;       // empty without a wrapper
+  std::optional<double> best_metric;    // of all files so far
+  std::optional<double> metric_before;  // the last one of which is not there yet
+  std::vector<std::string> remarks;     // on the file that was loaded
+  bool is_writing = false;              // in the background, on rank 0; known to all ranks
   checkpoint::FileJob job;
 };
 
@@ -131,8 +129,7 @@ void Checkpoint::Impl::require_none_failed(const Failure& error, const char* rem
   const auto all = group->all_gather_bytes(error ? '!' + *error : "", {.label = "checkpoint fits"});
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].empty())
-      fail(path.string() + " cannot be loaded on rank " + std::to_string(rank) + ": " + all[rank].substr(1),
-           remedy);
+      fail(path.string() + " cannot be loaded on rank " + std::to_string(rank) + ": " + all[rank].substr(1), remedy);
 }
 
 bool Checkpoint::Impl::is_best(const Progress& progress) const {
@@ -210,15 +207,13 @@ std::vector<Commit> Checkpoint::Impl::stage(const Place& root, Progress& progres
   auto commits = contents.stage(root);
   remarks = contents.remarks(root);
   for (auto& remark : rank_state.remarks(root, world_size())) remarks.push_back(std::move(remark));
-  if (checkpoint::RankState::fits(root, world_size()))
-    commits.push_back(rank_state.stage(root.at("ranks"), rank()));
+  if (checkpoint::RankState::fits(root, world_size())) commits.push_back(rank_state.stage(root.at("ranks"), rank()));
   std::optional<double> best;  // as far as it was chosen in the same way
   if (const auto about = root.find("ddp"); about && about->at("keep_best").text() == name_of(options.keep_best))
     if (const auto metric = about->at("best_metric"); !metric.is_none()) best = metric.number();
   commits.push_back([this, best] { best_metric = best; });
   const auto memory = root.has("ddp") ? root.at("ddp").find("reducer") : std::nullopt;
-  if (memory && !memory->is_none() && reducer_memory.stage)
-    commits.push_back(reducer_memory.stage(memory->value()));
+  if (memory && !memory->is_none() && reducer_memory.stage) commits.push_back(reducer_memory.stage(memory->value()));
   return commits;
 }
 

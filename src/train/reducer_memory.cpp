@@ -21,8 +21,7 @@ ReducerMemory memory_in(const c10::IValue& value) {
   const Place place(value, "reducer");
   ReducerMemory memory;
   for (const auto& name : place.at("order").items()) memory.order.push_back(name.text());
-  for (const auto& count : place.at("uses").items())
-    memory.uses.push_back(static_cast<std::uint32_t>(count.integer()));
+  for (const auto& count : place.at("uses").items()) memory.uses.push_back(static_cast<std::uint32_t>(count.integer()));
   if (const auto samples = place.at("samples"); !samples.is_none())
     memory.samples = static_cast<std::uint64_t>(samples.integer());
   return memory;

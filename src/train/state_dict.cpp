@@ -32,7 +32,8 @@ c10::IValue load_pt(const std::filesystem::path& path) {
 void save_pt(const std::filesystem::path& path, const c10::IValue& value) {
   or_checkpoint_error("", "the file is as it was before", [&] {
     checkpoint::NewFile file(checkpoint::resolved(path));
-    checkpoint::write_pt(checkpoint::to_write(value, checkpoint::Tensors::shared), {.is_sealed = true}, [&](std::string_view bytes) { file.write(bytes); });
+    checkpoint::write_pt(checkpoint::to_write(value, checkpoint::Tensors::shared), {.is_sealed = true},
+                         [&](std::string_view bytes) { file.write(bytes); });
     file.finish();
     file.replace(1);
   });

@@ -109,7 +109,7 @@ def outline(value, name=""):
         for i, child in enumerate(sorted(value) if isinstance(value, set) else value):
             yield from outline(child, f"{name}/{i}")
     elif isinstance(value, torch.Tensor):
-        real = torch.view_as_real(value) if value.is_complex() else value
+        real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         sizes = "".join(f" {size}" for size in value.shape)
         yield f"{name} tensor {NAMES[value.dtype]}{sizes} {float(real.double().sum()).hex()}"
     elif isinstance(value, bool):
@@ -175,6 +175,8 @@ def files_of_python(program, folder):
             7: "key",
         },
         "an empty tensor": torch.zeros(0, 3),
+        "conjugate and negated views": {"c": torch.tensor([1 + 2j, 3 - 4j]).conj(), "n": torch.tensor([1 + 2j]).conj().imag},
+        "an expanded tensor": torch.arange(4.0).expand(3, 4),
         "a list of many": [float(i) for i in range(5000)],
     }
     for title, value in files.items():
@@ -195,6 +197,19 @@ def refused(program, path, words):
 class Callable:
     def __reduce__(self):
         return (os.system, ("true",))
+
+
+def files_of_wrapped_and_edited_runs(program, folder):
+    """Names with the prefix of Python's DistributedDataParallel; keys of the program's own."""
+    path = folder / "edited.pt"
+    train_cpp(program, path, "sgd", CHANGE)
+    saved = torch.load(path, weights_only=True)
+    saved["model"] = {f"module.{name}": value for name, value in saved["model"].items()}
+    for group in saved["optimizer"]["param_groups"]:
+        group["param_names"] = [f"module.{name}" for name in group["param_names"]]
+    saved["scheduler_note"] = "of the user"
+    torch.save(saved, path)
+    compare("sgd", train_cpp(program, folder / "sgd.straight2.pt", "sgd", STEPS)[CHANGE:], train_cpp(program, path, "sgd", STEPS))
 
 
 def files_that_are_refused(program, folder):
@@ -255,6 +270,7 @@ def main():
         folder = pathlib.Path(name)
         change_the_language(program, folder)
         files_of_python(program, folder)
+        files_of_wrapped_and_edited_runs(program, folder)
         files_that_are_refused(program, folder)
         file_without_checksums(program, folder)
         readers_of_one_file(program, folder)

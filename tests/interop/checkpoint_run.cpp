@@ -96,7 +96,7 @@ void outline(const c10::IValue& value, const std::string& name) {
     const auto& tensor = value.toTensor();
     std::printf("%s tensor %s", name.c_str(), std::string(c10::toString(tensor.scalar_type())).c_str());
     for (const auto size : tensor.sizes()) std::printf(" %lld", static_cast<long long>(size));
-    const auto real = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+    const auto real = tensor.is_complex() ? torch::view_as_real(tensor.resolve_conj()) : tensor;
     std::printf(" %a\n", real.to(torch::kDouble).sum().item<double>());
   } else if (value.isString()) {
     std::printf("%s str %s\n", name.c_str(), value.toStringRef().c_str());

@@ -19,7 +19,7 @@ namespace {
 
 using ddp::testing::TempFolder;
 
-constexpr int kKills = 10;                       // of each kind; DDP_TEST_KILLS chooses another number
+constexpr int kKills = 10;                             // of each kind; DDP_TEST_KILLS chooses another number
 constexpr std::chrono::microseconds kLongest{60'000};  // several saves
 
 int kills() {

@@ -108,8 +108,7 @@ TEST(CheckpointResume, IsExactForAdamWWithAmsgrad) {
 struct BackToFrontImpl : torch::nn::Module {
   explicit BackToFrontImpl(std::uint64_t seed) {
     torch::manual_seed(seed);
-    for (int i = 0; i < 6; ++i)
-      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(8, 8)));
+    for (int i = 0; i < 6; ++i) layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(8, 8)));
   }
   torch::Tensor forward(torch::Tensor x) {
     for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) x = torch::tanh((*layer)(x));
@@ -124,13 +123,13 @@ TEST(CheckpointResume, AddsGradientsInTheOrderOfTheRunBefore) {
   const auto train = [](const std::filesystem::path& path, std::int64_t steps, bool by_samples) {
     run_ranks(3, [&](const Group& group) {
       BackToFront net(1);
-      DistributedDataParallel model(net, group, {.bucket_cap_mb = 7e-4,
-                                                 .first_bucket_cap_mb = 7e-4,
-                                                 .weight_by_samples = by_samples});
+      DistributedDataParallel model(
+          net, group, {.bucket_cap_mb = 7e-4, .first_bucket_cap_mb = 7e-4, .weight_by_samples = by_samples});
       torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
       Checkpoint checkpoint(path, model, optimizer);
       for (auto step = checkpoint.load_or_start().step; step < steps; ++step) {
-        const auto batch = Batch::of_step(step, 9, torch::kFloat).input.chunk(3)[group->rank()].slice(0, 0, 1 + group->rank());
+        const auto batch =
+            Batch::of_step(step, 9, torch::kFloat).input.chunk(3)[group->rank()].slice(0, 0, 1 + group->rank());
         optimizer.zero_grad();
         if (by_samples) model->set_samples(batch.size(0) + step);
         (model(batch) - 0.5).pow(2).mean().backward();
@@ -182,9 +181,8 @@ TEST(CheckpointResume, GivesEachRankBackWhatItsHookRemembers) {
 
 TEST(CheckpointResume, SaysWhatAnotherNumberOfRanksBeginsAnew) {
   const TempFolder folder;
-  run_ranks(2, [&](const Group& group) {
-    Checkpoint(folder / "run.pt", Perceptron(1).ptr(), group).save({.step = 4});
-  });
+  run_ranks(2,
+            [&](const Group& group) { Checkpoint(folder / "run.pt", Perceptron(1).ptr(), group).save({.step = 4}); });
   const auto outcomes = observe_ranks(3, [&](const Environment& environment) {
     const auto group = init_process_group({.environment = environment});
     EXPECT_EQ(Checkpoint(folder / "run.pt", Perceptron(2).ptr(), group).load_or_start().step, 4);
@@ -258,20 +256,19 @@ TEST(CheckpointResume, IsAnErrorOnAllRanksWhereOneRankCannotTakeItsState) {
 
 TEST(CheckpointResume, MayTakeRankZeroLongerThanACollective) {
   const TempFolder folder;
-  run_ranks(
-      2,
-      [&](const Group& group) {
-        Checkpoint checkpoint(folder / "run.pt", Perceptron(1).ptr(), group,
-                              CheckpointOptions{.timeout = std::chrono::seconds(20)});
-        checkpoint.add("slow", CheckpointValue{.state =
-                                                   [] {
-                                                     std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-                                                     return c10::IValue(1);
-                                                   },
-                                               .stage = [](const c10::IValue&) { return [] {}; }});
-        checkpoint.save({.step = 3});
-      },
-      {.group_timeout = std::chrono::milliseconds(1000)});
+  run_ranks(2,
+            [&](const Group& group) {
+              Checkpoint checkpoint(folder / "run.pt", Perceptron(1).ptr(), group,
+                                    CheckpointOptions{.timeout = std::chrono::seconds(20)});
+              checkpoint.add("slow", CheckpointValue{.state =
+                                                         [] {
+                                                           std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+                                                           return c10::IValue(1);
+                                                         },
+                                                     .stage = [](const c10::IValue&) { return [] {}; }});
+              checkpoint.save({.step = 3});
+            },
+            {.group_timeout = std::chrono::milliseconds(1000)});
 }
 
 TEST(CheckpointResume, TellsEveryRankOfAFileThatFailedInTheBackground) {
@@ -308,12 +305,34 @@ TEST(CheckpointResume, TellsEveryRankOfAStateThatOneRankCannotGive) {
 }
 
 /// Returns what it is asked for.
-struct Indices : torch::data::datasets::Dataset<Indices, torch::data::Example<torch::Tensor, torch::data::example::NoTarget>> {
+struct Indices
+    : torch::data::datasets::Dataset<Indices, torch::data::Example<torch::Tensor, torch::data::example::NoTarget>> {
   explicit Indices(std::size_t count) : count_(count) {}
   ExampleType get(std::size_t index) override { return torch::tensor(static_cast<std::int64_t>(index)); }
   std::optional<std::size_t> size() const override { return count_; }
   std::size_t count_;
 };
+
+TEST(CheckpointResume, GoesOnWhereSomeRanksHaveASampleMore) {
+  const TempFolder folder;
+  for (const bool goes_on : {false, true}) {
+    run_ranks(3, [&](const Group& group) {
+      Perceptron net(1);
+      DistributedSampler sampler(10, *group, {.pad = false});
+      Checkpoint checkpoint(folder / "run.pt", net.ptr(), group);
+      checkpoint.add(sampler);
+      checkpoint.load_or_start();
+      sampler.reset();
+      std::size_t left = 0;
+      for (auto batch = sampler.next(2); batch && (goes_on || sampler.position() < 4); batch = sampler.next(2))
+        left += batch->size();
+      if (goes_on) {
+        EXPECT_EQ(left, 0U) << "all were received before";
+      }
+      checkpoint.save({});
+    });
+  }
+}
 
 TEST(CheckpointResume, GoesOnInsideAnEpochWithoutLosingOrRepeatingASample) {
   constexpr std::size_t kSamples = 48;

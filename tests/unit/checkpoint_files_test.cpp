@@ -181,6 +181,32 @@ TEST(CheckpointFiles, OfTwoWritersAtOnceAreWhole) {
   EXPECT_EQ(folder.files(), std::vector<std::string>{"run.pt"});
 }
 
+TEST(CheckpointFiles, ThatFailedInTheBackgroundWereNotTheBest) {
+  const TempFolder folder;
+  const torch::nn::Linear net(2, 2);
+  fs::create_directory(folder / "here");
+  Checkpoint checkpoint(folder / "here/run.pt", net, CheckpointOptions{.background = true, .keep_best = Best::lowest});
+  checkpoint.save({.epoch = 1, .metric = 5});
+  checkpoint.wait();
+  fs::rename(folder / "here", folder / "there");
+  checkpoint.save({.epoch = 2, .metric = 1});
+  EXPECT_NE(error_of([&] { checkpoint.wait(); }), "no CheckpointError");
+  fs::rename(folder / "there", folder / "here");
+  checkpoint.save({.epoch = 3, .metric = 3});
+  checkpoint.wait();
+  EXPECT_EQ(epoch_in(folder / "here/run.best.pt", net), 3);
+}
+
+TEST(CheckpointFiles, ForgetTheBestOneOfTheOtherDirection) {
+  const TempFolder folder;
+  const torch::nn::Linear net(2, 2);
+  Checkpoint(folder / "run.pt", net, CheckpointOptions{.keep_best = Best::lowest}).save({.epoch = 1, .metric = 5});
+  Checkpoint checkpoint(folder / "run.pt", net, CheckpointOptions{.keep_best = Best::highest});
+  checkpoint.load_or_start();
+  checkpoint.save({.epoch = 2, .metric = 4});
+  EXPECT_EQ(epoch_in(folder / "run.best.pt", net), 2);
+}
+
 TEST(CheckpointFiles, NeedAPath) {
   const torch::nn::Linear net(2, 2);
   EXPECT_THROW(Checkpoint("", net), std::logic_error);

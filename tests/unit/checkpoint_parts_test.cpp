@@ -157,6 +157,90 @@ TEST(CheckpointParts, AnIntegerOutOfRangeIsRefused) {
   EXPECT_EQ(small, 3);
 }
 
+TEST(CheckpointParts, AnIntegerThatCannotBeReadIsNotWritten) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  std::uint64_t large = ~std::uint64_t{0};
+  Checkpoint checkpoint(folder / "run.pt", net);
+  checkpoint.add("count", large);
+  EXPECT_TRUE(contains(error_of([&] { checkpoint.save({}); }), "an integer beyond 63 bits"));
+}
+
+TEST(CheckpointParts, ATensorThatIsNotThereYetIsAValueToo) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  torch::Tensor none, some = torch::ones({2}), grads = torch::zeros({2}, torch::requires_grad());
+  char letter = 'x';
+  Checkpoint first(folder / "run.pt", net), second(folder / "run.pt", net);
+  first.add("none", none);
+  first.add("grads", some);
+  first.add("letter", letter);
+  first.save({});
+  letter = 'y';
+  torch::Tensor loaded = torch::ones({1});
+  second.add("none", loaded);
+  second.add("grads", grads);
+  second.add("letter", letter);
+  second.load_or_start();
+  EXPECT_FALSE(loaded.defined());
+  EXPECT_TRUE(torch::equal(grads, torch::ones({2})) && grads.requires_grad());
+  EXPECT_EQ(letter, 'x');
+}
+
+struct Warming : torch::optim::LRScheduler {
+  using LRScheduler::LRScheduler;
+  std::vector<double> get_lrs() override { return {0.1 * step_count_}; }
+};
+
+TEST(CheckpointParts, OfASchedulerOfTheProgramsOwnTheStepsAreKept) {
+  const TempFolder folder;
+  auto net = net_of(1);
+  torch::optim::SGD optimizer(net->parameters(), 1), fresh(net->parameters(), 1);
+  Warming scheduler(optimizer), resumed(fresh);
+  for (int i = 0; i < 3; ++i) scheduler.step();
+  Checkpoint(folder / "run.pt", net, optimizer, scheduler).save({});
+  ::testing::internal::CaptureStderr();
+  Checkpoint(folder / "run.pt", net, fresh, resumed).load_or_start();
+  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "Warming the number of its steps is kept"));
+  resumed.step();
+  EXPECT_EQ(rate_of(fresh), 0.1 * 3);
+}
+
+TEST(CheckpointParts, ABufferThatNothingCanBeLoadedIntoIsNotSaved) {
+  const TempFolder folder;
+  const auto module = std::make_shared<torch::nn::Module>();
+  module->register_buffer("positions", torch::arange(4).expand({2, 4}));
+  EXPECT_TRUE(
+      contains(error_of([&] { Checkpoint(folder / "run.pt", module).save({}); }), "positions was made by expand()"));
+}
+
+TEST(CheckpointParts, StateWithoutWhatTheOptimizerNeedsIsRefused) {
+  const TempFolder folder;
+  auto net = net_of(1);
+  torch::optim::Adam optimizer(net->parameters(), 0.1);
+  train_step(net, optimizer, 0);
+  auto& state = *optimizer.state().at(net->bias.unsafeGetTensorImpl());
+  static_cast<torch::optim::AdamParamState&>(state).exp_avg_sq(torch::Tensor());
+  Checkpoint checkpoint(folder / "run.pt", net, optimizer);
+  checkpoint.save({});
+  EXPECT_TRUE(contains(error_of([&] { checkpoint.load_or_start(); }), "optimizer.state.1 has no \"exp_avg_sq\""));
+}
+
+TEST(CheckpointParts, ASamplerThatDoesNotFitIsToldOfOnce) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  DistributedSampler sampler(10), larger(12);
+  sampler.reset();
+  sampler.next(4);
+  Checkpoint first(folder / "run.pt", net), second(folder / "run.pt", net);
+  first.add(sampler);
+  second.add(larger);
+  first.save({});
+  const auto text = error_of([&] { second.load_or_start(); });
+  EXPECT_EQ(count(text, "rank 0 of 1"), 1) << text;
+  EXPECT_EQ(count(text, ";"), 2) << text;
+}
+
 TEST(CheckpointParts, AreKeptOnce) {
   const auto net = net_of(1);
   torch::optim::SGD optimizer(net->parameters(), 0.1);

@@ -52,20 +52,22 @@ TEST(HostileFile, RunsNothing) {
 }
 
 TEST(HostileFile, HasOnlyOpcodesOfTorchSave) {
-  for (const int op : std::initializer_list<int>{'I', 'L', 'S', 'V', 'F', 'i', 'o', 'P', 'p', 'g', '2', '0', '1', 'l', 'd', 0x82, 0x8b, 0x93, 0x95})
+  for (const int op : std::initializer_list<int>{'I', 'L', 'S', 'V', 'F', 'i', 'o', 'P', 'p', 'g', '2', '0', '1', 'l',
+                                                 'd', 0x82, 0x8b, 0x93, 0x95})
     EXPECT_TRUE(contains(error_in(std::string(1, static_cast<char>(op))), "opcode " + std::to_string(op))) << op;
 }
 
 TEST(HostileFile, TakesNothingFromAnEmptyStack) {
-  for (const auto* body : {"", "R", "b", "s", "u", "a", "e", "t", "\x85", "\x86", "\x87", "Q", "(u", "(e", "q\x01",
-                           "h\x01", "}(K\x01u", "](", "\x81", "((((", ")R", "K\x01K\x02s"})
+  for (const auto* body : {"",  "R",  "b",  "s",     "u",     "a",        "e",  "t",    "\x85", "\x86", "\x87",
+                           "Q", "(u", "(e", "q\x01", "h\x01", "}(K\x01u", "](", "\x81", "((((", ")R",   "K\x01K\x02s"})
     EXPECT_NE(error_in(body), "no error") << body;
 }
 
 TEST(HostileFile, EndsInTheMiddleOfAValue) {
   const auto whole = "}(" + text_op("t") + TensorOp().body() + text_op("n") + int_op(5) + "u";
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    const auto file = archive_of({{"data.pkl", "\x80\x02" + whole.substr(0, length)}, {"data/0", std::string(16, 'x')}});
+    const auto file =
+        archive_of({{"data.pkl", "\x80\x02" + whole.substr(0, length)}, {"data/0", std::string(16, 'x')}});
     EXPECT_TRUE(contains(error_of([&] { read_pt(file); }), "it")) << length;
   }
 }
@@ -79,7 +81,7 @@ TEST(HostileFile, HasATensorThatDoesNotLieInItsStorage) {
   EXPECT_TRUE(contains(error({.offset = -1}), other));
   EXPECT_TRUE(contains(error({.offset = kHuge}), larger));
   EXPECT_TRUE(contains(error({.sizes = {5}}), larger));
-  EXPECT_TRUE(contains(error({.sizes = {kHuge}, .strides = {0}}), larger));
+  EXPECT_EQ(error({.sizes = {kHuge}, .strides = {0}}), "no error");  // as expand() makes them; a view takes no memory
   EXPECT_TRUE(contains(error({.sizes = {kHuge, kHuge, 4}, .strides = {0, 0, 0}}), larger));
   EXPECT_TRUE(contains(error({.sizes = {2}, .strides = {kHuge}}), larger));
   EXPECT_TRUE(contains(error({.sizes = {0, kHuge, kHuge}, .strides = {0, 0, 0}}), larger));
@@ -187,7 +189,9 @@ std::string sample_pickle() {
 }
 
 std::string mutated(std::string bytes, std::mt19937& random) {
-  const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random()) % std::max<std::size_t>(limit, 1); };
+  const auto below = [&](std::size_t limit) {
+    return static_cast<std::size_t>(random()) % std::max<std::size_t>(limit, 1);
+  };
   for (auto changes = 1 + below(4); changes > 0 && !bytes.empty(); --changes) {
     const auto at = below(bytes.size());
     switch (below(5)) {
@@ -213,7 +217,8 @@ std::string mutated(std::string bytes, std::mt19937& random) {
 TEST(HostileFile, NeitherCrashesNorTakesMemoryWhereAPickleIsDamagedAtRandom) {
   std::mt19937 random(20261130);
   const auto pickle = sample_pickle();
-  ASSERT_EQ(error_of([&] { read_pt(archive_of({{"data.pkl", pickle}, {"data/0", std::string(16, 'x')}})); }), "no error");
+  ASSERT_EQ(error_of([&] { read_pt(archive_of({{"data.pkl", pickle}, {"data/0", std::string(16, 'x')}})); }),
+            "no error");
   const auto before = peak_memory_kib();
   int loaded = 0;
   for (int i = 0; i < 20000; ++i) {

@@ -53,9 +53,9 @@ TEST(PtFile, KeepsEveryKindOfValue) {
 
 TEST(PtFile, KeepsTensorsOfEveryDtypeAndLayout) {
   const std::vector<at::ScalarType> dtypes{
-      at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,       at::kLong,   at::kInt,    at::kShort,
-      at::kChar,  at::kByte,   at::kBool,         at::kComplexFloat,   at::kUInt16, at::kUInt32, at::kUInt64,
-      at::kComplexDouble,      at::kFloat8_e4m3fn, at::kFloat8_e5m2};
+      at::kFloat,  at::kDouble, at::kHalf,          at::kBFloat16,      at::kLong,         at::kInt,
+      at::kShort,  at::kChar,   at::kByte,          at::kBool,          at::kComplexFloat, at::kUInt16,
+      at::kUInt32, at::kUInt64, at::kComplexDouble, at::kFloat8_e4m3fn, at::kFloat8_e5m2};
   auto list = empty_list();
   for (const auto dtype : dtypes) list.push_back(at::arange(12, at::kFloat).view({3, 4}).to(dtype));
   list.push_back(at::arange(12, at::kFloat).view({3, 4}).t());
@@ -150,7 +150,8 @@ TEST(PtFile, IsReadableForLibTorchWhereModulesAreOfManyKinds) {
     const auto name = "t" + std::to_string(i);
     const auto child = net->register_module("m" + std::to_string(i), std::make_shared<Node>());
     child->register_parameter(name, torch::zeros({2}));
-    tree.children.push_back({"m" + std::to_string(i), {.tensors = {{name, torch::full({2}, static_cast<double>(i))}}, .children = {}}});
+    tree.children.push_back(
+        {"m" + std::to_string(i), {.tensors = {{name, torch::full({2}, static_cast<double>(i))}}, .children = {}}});
   }
   const auto bytes = bytes_of(empty_dict(), &tree);
   torch::serialize::InputArchive archive;
@@ -181,9 +182,9 @@ TEST(PtFile, ReadsWhatPythonWritesForSomeValues) {
   EXPECT_EQ(value_of(global_op("torch", "float32")).toStringRef(), "torch.float32");
   EXPECT_EQ(value_of(global_op("torch", "device") + "(" + text_op("cuda") + "tR").toStringRef(), "cuda");
   EXPECT_EQ(value_of(global_op("torch", "Size") + "(" + ints_op({2, 3}) + "tR").toTupleRef().elements()[1].toInt(), 3);
-  EXPECT_EQ(value_of(global_op("_codecs", "encode") + "(" + text_op("\xc3\xbf\x01") + text_op("latin1") + "tR")
-                .toStringRef(),
-            "\xff\x01");
+  EXPECT_EQ(
+      value_of(global_op("_codecs", "encode") + "(" + text_op("\xc3\xbf\x01") + text_op("latin1") + "tR").toStringRef(),
+      "\xff\x01");
   EXPECT_EQ(value_of(int_op(-5)).toInt(), -5);
   EXPECT_EQ(value_of(std::string("\x8a\x01\xfb", 3)).toInt(), -5);
   EXPECT_EQ(value_of(std::string("\x8a\x00", 2)).toInt(), 0);

@@ -35,7 +35,8 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 void expect_same(const torch::nn::Module& a, const torch::nn::Module& b) {
-  for (const auto& entry : a.named_parameters()) EXPECT_TRUE(torch::equal(entry.value(), b.named_parameters()[entry.key()]));
+  for (const auto& entry : a.named_parameters())
+    EXPECT_TRUE(torch::equal(entry.value(), b.named_parameters()[entry.key()]));
   for (const auto& entry : a.named_buffers()) EXPECT_TRUE(torch::equal(entry.value(), b.named_buffers()[entry.key()]));
 }
 

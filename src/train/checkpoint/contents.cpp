@@ -70,7 +70,8 @@ std::vector<std::string> Contents::fingerprints(const Progress& progress) const 
   root.insert("model", state_of(*module_, Tensors::shared).values);
   std::vector<std::string> lines;
   for (const auto& entry : root)
-    if (kind_of_key(entry.key().toStringRef()) != "sampler") lines.push_back(entry.key().toStringRef() + ' ' + std::to_string(hash_of(entry.value())));
+    if (kind_of_key(entry.key().toStringRef()) != "sampler")
+      lines.push_back(entry.key().toStringRef() + ' ' + std::to_string(hash_of(entry.value())));
   return lines;
 }
 
@@ -105,8 +106,9 @@ std::vector<Commit> Contents::stage(const Place& root) const {
     if (!saved) continue;
     saved->require_own_elements();
     const auto error = error_of([&, &name = name, &value = value] { commits.push_back(value.stage(saved->value())); });
-    if (error) throw std::runtime_error("its value \"" + name + "\" is " + checkpoint::kind_of(saved->value()) +
-                                        ", which does not fit the one here: " + *error);
+    if (error)
+      throw std::runtime_error("its value \"" + name + "\" is " + checkpoint::kind_of(saved->value()) +
+                               ", which does not fit the one here: " + *error);
   }
   return commits;
 }

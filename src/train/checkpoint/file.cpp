@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kSeal = "ddp checkpoint 1 checksum ";  // 1: version of the seal
 constexpr std::size_t kDigits = 16;
 constexpr std::size_t kSealBytes = kSeal.size() + kDigits + 1;
-constexpr std::size_t kLengthBytes = 2;        // of a comment, at the end of an archive that has none
+constexpr std::size_t kLengthBytes = 2;          // of a comment, at the end of an archive that has none
 constexpr std::size_t kBufferBytes = 1U << 20U;  // small records come together in one write
 
 [[noreturn]] void fail(const fs::path& path, const char* what, int error) {
@@ -83,7 +83,10 @@ void name_also(const fs::path& from, const fs::path& to) {
     const Descriptor copy(::open(unfinished.c_str(), O_RDONLY | O_CLOEXEC));
     if (copy.get() < 0 || ::fsync(copy.get()) != 0) fail(to, "cannot be brought to the disk", errno);
   }
-  if (::rename(unfinished.c_str(), to.c_str()) != 0) fail(to, "cannot be replaced", errno);
+  if (::rename(unfinished.c_str(), to.c_str()) == 0) return;
+  const int error = errno;
+  ::unlink(unfinished.c_str());
+  fail(to, "cannot be replaced", error);
 }
 
 }  // namespace

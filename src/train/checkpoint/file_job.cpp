@@ -19,13 +19,15 @@ void FileJob::write(const File& file) {
   written.replace(file.keep_last);
   log::info("checkpoint: saved {}", file.path.string());
   if (!is_for_libtorch && !std::exchange(has_told_, true))
-    log::info("checkpoint: torch::load() cannot read {} into the plain module, for its names or dtypes; Python and "
-              "ddp can",
-              file.path.string());
+    log::info(
+        "checkpoint: torch::load() cannot read {} into the plain module, for its names or dtypes; Python and "
+        "ddp can",
+        file.path.string());
 }
 
 FileJob::~FileJob() {
-  if (const auto error = error_of([this] { wait(); })) log::error("checkpoint: {}; the file is as it was before", *error);
+  if (const auto error = error_of([this] { wait(); }))
+    log::error("checkpoint: {}; the file is as it was before", *error);
 }
 
 void FileJob::start(File file) {

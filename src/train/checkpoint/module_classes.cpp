@@ -11,11 +11,11 @@ namespace {
 // Python's collections.Counter and collections.OrderedDict, under all names of Python 2 for them but those that
 // LibTorch or pt_file.cpp give another meaning.
 constexpr std::array<std::pair<const char*, const char*>, 6> kNames{{{"collections", "Counter"},
-                                                                    {"UserDict", "Counter"},
-                                                                    {"UserList", "Counter"},
-                                                                    {"UserString", "Counter"},
-                                                                    {"UserList", "OrderedDict"},
-                                                                    {"UserString", "OrderedDict"}}};
+                                                                     {"UserDict", "Counter"},
+                                                                     {"UserList", "Counter"},
+                                                                     {"UserString", "Counter"},
+                                                                     {"UserList", "OrderedDict"},
+                                                                     {"UserString", "OrderedDict"}}};
 
 }  // namespace
 

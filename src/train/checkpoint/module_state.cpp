@@ -25,7 +25,8 @@ ModuleTree tree_of(const torch::nn::Module& module, Tensors tensors) {
   ModuleTree tree;
   const auto add = [&](const auto& entry) {
     if (entry.value().defined() && is_expanded(entry.value()))
-      throw std::runtime_error(entry.key() + " was made by expand(), so that nothing can be loaded into it; clone() it");
+      throw std::runtime_error(entry.key() +
+                               " was made by expand(), so that nothing can be loaded into it; clone() it");
     if (entry.value().defined()) tree.tensors.emplace_back(entry.key(), to_write(entry.value(), tensors));
   };
   for (const auto& entry : module.named_parameters(/*recurse=*/false)) add(entry);

@@ -108,7 +108,8 @@ class FieldReader {
   }
   void choice(const char*, const Value&) {}
 
-  /// Anything of a parameter's state was there; Python's may be None throughout. Errors: then all that is needed must be.
+  /// Anything of a parameter's state was there; Python's may be None throughout. Errors: then all that is needed must
+  /// be.
   bool has_read() const {
     if (has_read_ && !missing_.empty()) place_.fail("has no \"" + missing_ + '"');
     return has_read_;
@@ -172,9 +173,8 @@ OptimizerLayout layout_of() {
             visit_fields(static_cast<State&>(state), static_cast<Options&>(options), writer);
             return writer.take();
           },
-      .read_state =
-          [](const Place& place, OptimizerOptions& options,
-             const at::Tensor& parameter) -> std::unique_ptr<OptimizerParamState> {
+      .read_state = [](const Place& place, OptimizerOptions& options,
+                       const at::Tensor& parameter) -> std::unique_ptr<OptimizerParamState> {
         auto state = std::make_unique<State>();
         FieldReader reader(place, parameter);
         visit_fields(*state, static_cast<Options&>(options), reader);

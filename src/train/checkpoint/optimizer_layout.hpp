@@ -17,8 +17,8 @@ struct OptimizerLayout {
   void (*assign_options)(torch::optim::OptimizerOptions& to, const torch::optim::OptimizerOptions& from);
   Dict (*write_state)(torch::optim::OptimizerParamState& state, torch::optim::OptimizerOptions& options,
                       Tensors tensors);
-  /// nullptr where nothing is known yet. Tensors: laid out, and on the device and of the dtype, of `parameter`. Errors: std::runtime_error, also for other
-  /// shapes than its and for what is not there but needed.
+  /// nullptr where nothing is known yet. Tensors: laid out, and on the device and of the dtype, of `parameter`. Errors:
+  /// std::runtime_error, also for other shapes than its and for what is not there but needed.
   std::unique_ptr<torch::optim::OptimizerParamState> (*read_state)(const Place& place,
                                                                    torch::optim::OptimizerOptions& options,
                                                                    const at::Tensor& parameter);

@@ -71,7 +71,8 @@ class KnownOptimizer : public Part {
       auto indices = empty_list(), group_names = empty_list();
       for (const auto& parameter : group.params()) {
         const auto state = optimizer_.state().find(parameter.unsafeGetTensorImpl());
-        if (state != optimizer_.state().end()) states.insert(index, layout_.write_state(*state->second, group.options(), tensors));
+        if (state != optimizer_.state().end())
+          states.insert(index, layout_.write_state(*state->second, group.options(), tensors));
         indices.push_back(index++);
         group_names.push_back(names.of(parameter));
       }

@@ -20,7 +20,12 @@ bool is_utf8(const std::string& text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
     const auto lead = byte(i);
-    const std::size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    const std::size_t length = lead < 0x80   ? 1
+                               : lead < 0xc2 ? 0
+                               : lead < 0xe0 ? 2
+                               : lead < 0xf0 ? 3
+                               : lead < 0xf5 ? 4
+                                             : 0;
     if (length == 0) return false;
     for (std::size_t k = 1; k < length; ++k)
       if ((byte(i + k) & 0xc0U) != 0x80U) return false;

@@ -6,10 +6,10 @@
 ///
 /// of which the last one counts, is for LibTorch the module and nothing, for the archive brings its own meaning of
 /// both names along: a class whose attributes are the module's tensors and submodules (module_classes.hpp), and an
-/// enumeration without the value asked for, which leaves nothing behind. Python 2's name of collections, UserDict, keeps OrderedDict apart from
-/// the one that LibTorch knows. LibTorch takes an archive for a module's if it has the record constants.pkl, Python
-/// refuses it then; but LibTorch does not distinguish upper and lower case there.
-/// Both readers, 2.13 and 2.14, are what tests/interop checks this against.
+/// enumeration without the value asked for, which leaves nothing behind. Python 2's name of collections, UserDict,
+/// keeps OrderedDict apart from the one that LibTorch knows. LibTorch takes an archive for a module's if it has the
+/// record constants.pkl, Python refuses it then; but LibTorch does not distinguish upper and lower case there. Both
+/// readers, 2.13 and 2.14, are what tests/interop checks this against.
 #include "train/checkpoint/pt_file.hpp"
 
 #include <ATen/Functions.h>

@@ -64,8 +64,9 @@ std::vector<std::string> RankState::remarks(const Place& root, int world_size) c
                                         std::to_string(world_size) + ": random numbers go on from the ones here");
     if (!hook.empty()) remarks.push_back("what the hook " + hook + " remembers begins anew");
   } else if (saved_hook != hook) {
-    remarks.push_back((saved_hook.empty() ? "it has no state of a hook" : "it has the state of the hook " + saved_hook) +
-                      (hook.empty() ? ", and the hook here keeps none" : ", and here is the hook " + hook));
+    remarks.push_back(
+        (saved_hook.empty() ? "it has no state of a hook" : "it has the state of the hook " + saved_hook) +
+        (hook.empty() ? ", and the hook here keeps none" : ", and here is the hook " + hook));
   }
   return remarks;
 }

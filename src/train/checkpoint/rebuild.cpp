@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 16> kFunctions{"torch._utils._rebuild_ten
 constexpr std::string_view kTorch = "torch.";
 constexpr std::string_view kUntyped = "torch.storage.UntypedStorage";
 
-const pickle::DtypeName* find_dtype(std::string_view name, const char* pickle::DtypeName::*member) {
+const pickle::DtypeName* find_dtype(std::string_view name, const char* pickle::DtypeName::* member) {
   if (name.substr(0, kTorch.size()) != kTorch) return nullptr;
   name.remove_prefix(kTorch.size());
   const auto* found = std::find_if(pickle::kDtypes.begin(), pickle::kDtypes.end(), [&](const auto& known) {
@@ -111,7 +111,8 @@ at::Tensor tensor(const Arguments& arguments, const std::string& name, std::opti
 
 Value tensor_v3(const Arguments& arguments, const std::string& name) {
   const auto& dtype = argument(arguments, 6, name);
-  const auto* known = dtype.kind == Kind::name ? find_dtype(dtype.value.toStringRef(), &pickle::DtypeName::name) : nullptr;
+  const auto* known =
+      dtype.kind == Kind::name ? find_dtype(dtype.value.toStringRef(), &pickle::DtypeName::name) : nullptr;
   if (!known) refuse(name);
   return with_metadata(tensor(arguments, name, known->dtype), arguments, 7, name);
 }

@@ -41,7 +41,8 @@ Value to_write(const Value& value, Tensors tensors, int depth) {
   }
   if (value.isGenericDict()) {
     auto dict = empty_dict();
-    for (const auto& entry : value.toGenericDict()) dict.insert(entry.key(), to_write(entry.value(), tensors, depth + 1));
+    for (const auto& entry : value.toGenericDict())
+      dict.insert(entry.key(), to_write(entry.value(), tensors, depth + 1));
     return dict;
   }
   return value;

@@ -235,9 +235,7 @@ void Unpickler::push_storage() {
   if (!is_storage()) fail("its pickle refers to something else than a tensor's storage");
   const auto& parts = id.tuple->elements;
   const auto dtype = dtype_of_storage(parts[1].value.toStringRef());
-  push(Item{.kind = Item::Kind::storage,
-            .storage = load_storage_(parts[2].value.toStringRef()),
-            .dtype = dtype});
+  push(Item{.kind = Item::Kind::storage, .storage = load_storage_(parts[2].value.toStringRef()), .dtype = dtype});
 }
 
 void Unpickler::get(std::uint32_t place) {
@@ -247,9 +245,9 @@ void Unpickler::get(std::uint32_t place) {
 }
 
 Unpickler::Container& Unpickler::container_of(const Item& item) {
-  const auto found =
-      item.kind == Item::Kind::value && item.value.isPtrType() ? containers_.find(item.value.internalToPointer())
-                                                               : containers_.end();
+  const auto found = item.kind == Item::Kind::value && item.value.isPtrType()
+                         ? containers_.find(item.value.internalToPointer())
+                         : containers_.end();
   if (found == containers_.end()) fail("its pickle puts values into what is no list or dict");
   if (found->second.is_inside) fail("its pickle changes a value that stands in another one already");
   return found->second;

@@ -164,7 +164,9 @@ at::Tensor Place::tensor() const {
   return value_.toTensor();
 }
 
-void Place::fail(const std::string& what) const { throw std::runtime_error((path_.empty() ? "it" : path_) + ' ' + what); }
+void Place::fail(const std::string& what) const {
+  throw std::runtime_error((path_.empty() ? "it" : path_) + ' ' + what);
+}
 void Place::expected(const char* kind) const { fail("is " + kind_of(value_) + ", where " + kind + " was expected"); }
 
 }  // namespace ddp::checkpoint

@@ -108,7 +108,8 @@ std::string_view ZipDirectory::record(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) throw std::runtime_error("it has no record \"" + name + '"');
   const auto& entry = found->second;
-  if (entry.is_compressed) throw std::runtime_error("its record \"" + name + "\" is compressed, as torch.save() never does");
+  if (entry.is_compressed)
+    throw std::runtime_error("its record \"" + name + "\" is compressed, as torch.save() never does");
   const auto header = part(bytes_, entry.header, kLocalHeaderBytes);
   if (number<std::uint32_t>(header, 0) != kLocalHeader) fail("the head of a record is damaged");
   const auto names = std::uint64_t{number<std::uint16_t>(header, 26)} + number<std::uint16_t>(header, 28);
