@@ -79,6 +79,18 @@ TEST(CheckpointFiles, KeepTheBestApart) {
   EXPECT_EQ(sorted_files(folder), (std::vector<std::string>{"run.best.pt", "run.pt"}));
 }
 
+TEST(CheckpointFiles, AreNotTheBestOneUnderAnotherName) {
+  const TempFolder folder;
+  const torch::nn::Linear net(2, 2);
+  Checkpoint checkpoint(folder / "run.pt", net, CheckpointOptions{.keep_last = 2, .keep_best = Best::lowest});
+  checkpoint.save({.epoch = 1, .metric = 2});
+  checkpoint.save({.epoch = 2, .metric = 1});
+  const auto best = contents(folder / "run.best.pt");
+  fs::copy_file(folder / "run.1.pt", folder / "run.pt", fs::copy_options::overwrite_existing);
+  EXPECT_EQ(contents(folder / "run.best.pt"), best);
+  EXPECT_EQ(epoch_in(folder / "run.best.pt", net), 2);
+}
+
 TEST(CheckpointFiles, KeepTheHighestOnRequest) {
   const TempFolder folder;
   const torch::nn::Linear net(2, 2);

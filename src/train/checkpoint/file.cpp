@@ -71,22 +71,28 @@ Descriptor locked(const fs::path& path) {
   }
 }
 
-// `to` names the content of `from`, at any moment the old one or the new one. Where the file system knows no second
-// name for a file, a copy does.
-void name_also(const fs::path& from, const fs::path& to) {
+void copy(const fs::path& from, const fs::path& to) {
+  const WriteSignalsHeld no_signal;
+  std::error_code error;
+  if (!fs::copy_file(from, to, fs::copy_options::overwrite_existing, error)) fail(to, "cannot be written", error.value());
+  const Descriptor file(::open(to.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 || ::fsync(file.get()) != 0) fail(to, "cannot be brought to the disk", errno);
+}
+
+// `to` gets the content of `from`, and has the old one or the new one at any moment: as a second name of the file, which
+// costs nothing, where somebody who writes into one may write into both; else, and where the file system knows no
+// second names, as a copy.
+void give_content(const fs::path& from, const fs::path& to, bool may_share) {
   auto unfinished = to;
   unfinished += ".tmp";
   ::unlink(unfinished.c_str());
-  if (::link(from.c_str(), unfinished.c_str()) != 0) {
-    std::error_code error;
-    if (!fs::copy_file(from, unfinished, error)) fail(to, "cannot be written", error.value());
-    const Descriptor copy(::open(unfinished.c_str(), O_RDONLY | O_CLOEXEC));
-    if (copy.get() < 0 || ::fsync(copy.get()) != 0) fail(to, "cannot be brought to the disk", errno);
+  try {
+    if (!may_share || ::link(from.c_str(), unfinished.c_str()) != 0) copy(from, unfinished);
+    if (::rename(unfinished.c_str(), to.c_str()) != 0) fail(to, "cannot be replaced", errno);
+  } catch (...) {
+    ::unlink(unfinished.c_str());
+    throw;
   }
-  if (::rename(unfinished.c_str(), to.c_str()) == 0) return;
-  const int error = errno;
-  ::unlink(unfinished.c_str());
-  fail(to, "cannot be replaced", error);
 }
 
 }  // namespace
@@ -185,7 +191,7 @@ void NewFile::finish() {
   if (::fsync(file_.get()) != 0) fail(unfinished_, "cannot be brought to the disk", errno);
 }
 
-void NewFile::also_as(const fs::path& path) const { name_also(unfinished_, path); }
+void NewFile::copy_to(const fs::path& path) const { give_content(unfinished_, path, /*may_share=*/false); }
 
 void NewFile::replace(int keep) {
   const auto numbered = [this](int number) { return with_infix(path_, std::to_string(number)); };
@@ -196,7 +202,7 @@ void NewFile::replace(int keep) {
       if (fs::exists(numbered(number - 1), none) &&
           ::rename(numbered(number - 1).c_str(), numbered(number).c_str()) != 0)
         fail(numbered(number), "cannot be replaced", errno);
-    name_also(path_, numbered(1));
+    give_content(path_, numbered(1), /*may_share=*/true);  // until the new file takes the name
   }
   if (::rename(unfinished_.c_str(), path_.c_str()) != 0) fail(path_, "cannot be replaced", errno);
   is_ours_ = false;

@@ -39,8 +39,8 @@ class NewFile {
   /// Adds the seal, as the archive's comment: the file stays a valid one for every reader. Brings all to the disk.
   void finish();
 
-  /// A second name that has the new file's content from now on: what it named before is replaced.
-  void also_as(const std::filesystem::path& path) const;
+  /// Replaces another file by a copy of the new one.
+  void copy_to(const std::filesystem::path& path) const;
   /// Gives it its name. The `keep - 1` files before it get or keep the names run.1.pt (the latest), run.2.pt, ...
   void replace(int keep);
 

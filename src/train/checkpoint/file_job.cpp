@@ -15,7 +15,7 @@ void FileJob::write(const File& file) {
   const bool is_for_libtorch = write_pt(file.root, {.is_sealed = true, .module = &file.module},
                                         [&](std::string_view bytes) { written.write(bytes); });
   written.finish();
-  if (file.is_best) written.also_as(with_infix(path, "best"));
+  if (file.is_best) written.copy_to(with_infix(path, "best"));
   written.replace(file.keep_last);
   log::info("checkpoint: saved {}", file.path.string());
   if (!is_for_libtorch && !std::exchange(has_told_, true))

@@ -53,9 +53,10 @@ void collect_live(const torch::nn::Module& module, const std::string& prefix,
 }
 
 template <class Entries>
-bool are_wrapped(const Entries& entries) {
-  return std::all_of(entries.begin(), entries.end(),
-                     [](const auto& entry) { return entry.first.starts_with(kWrapperPrefix); });
+std::vector<std::string> names_of(const Entries& entries) {
+  std::vector<std::string> names;
+  for (const auto& entry : entries) names.push_back(entry.first);
+  return names;
 }
 
 // The file's names and values. The prefix that Python's wrapper gives to all names goes, unless the module has it too.
@@ -65,7 +66,7 @@ std::map<std::string, Value> entries_of(const Place& place, bool keeps_prefix) {
     if (!entry.key().isString()) place.fail("has " + kind_of(entry.key()) + " where a name was expected");
     entries.emplace(entry.key().toStringRef(), entry.value());
   }
-  if (keeps_prefix || !are_wrapped(entries)) return entries;
+  if (keeps_prefix || !are_wrapped(names_of(entries))) return entries;
   for (const auto& [name, value] : entries) bare.emplace(name.substr(kWrapperPrefix.size()), value);
   return bare;
 }
@@ -112,6 +113,11 @@ class Comparison {
 
 }  // namespace
 
+bool are_wrapped(const std::vector<std::string>& names) {
+  return std::all_of(names.begin(), names.end(),
+                     [](const std::string& name) { return name.starts_with(kWrapperPrefix); });
+}
+
 ModuleState state_of(const torch::nn::Module& module, Tensors tensors) {
   ModuleState state{empty_dict(), tree_of(module, tensors)};
   flatten(state.tree, "", state.values);
@@ -121,7 +127,7 @@ ModuleState state_of(const torch::nn::Module& module, Tensors tensors) {
 Commit stage_module(const torch::nn::Module& module, const Place& place) {
   std::vector<std::pair<std::string, at::Tensor>> live;
   collect_live(module, "", live);
-  Comparison comparison(entries_of(place, are_wrapped(live)));
+  Comparison comparison(entries_of(place, are_wrapped(names_of(live))));
   for (const auto& [name, tensor] : live) comparison.compare(name, tensor);
   return comparison.result();
 }

@@ -50,11 +50,6 @@ class ParameterNames {
                            std::to_string(group) + " is " + there + ", but here it is " + here);
 }
 
-bool are_wrapped(const std::vector<std::string>& names) {
-  return std::all_of(names.begin(), names.end(),
-                     [](const std::string& name) { return name.starts_with(kWrapperPrefix); });
-}
-
 // An optimizer in the layout of Python's optimizer of the same name.
 class KnownOptimizer : public Part {
  public:

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "train/checkpoint/pt_file.hpp"
 #include "train/checkpoint/value.hpp"
@@ -28,6 +29,7 @@ namespace ddp::checkpoint {
 
 /// What Python's DistributedDataParallel puts before all names.
 constexpr std::string_view kWrapperPrefix = "module.";
+bool are_wrapped(const std::vector<std::string>& names);
 
 /// Puts what was staged in place; does not fail.
 using Commit = std::function<void()>;
