@@ -38,7 +38,7 @@ class ProcessGroup;
 struct Progress {
   std::int64_t epoch = 0;  ///< the epoch to go on with
   std::int64_t step = 0;   ///< steps done, as the caller counts them
-  /// What CheckpointOptions::keep_best compares: rank 0's counts.
+  /// What CheckpointOptions::keep_best compares: rank 0's counts. load_or_start() returns that of the file.
   std::optional<double> metric = std::nullopt;
 };
 
@@ -96,7 +96,8 @@ class Checkpoint {
   void add(torch::optim::LRScheduler& scheduler);
   void add(torch::optim::ReduceLROnPlateauScheduler& scheduler);
   void add(DistributedSampler& sampler);
-  /// A value of the program under a name of its own, see checkpoint_value.hpp; every rank gets rank 0's.
+  /// A value of the program under a name of its own, see checkpoint_value.hpp; every rank gets rank 0's, or its own
+  /// back where the value says so.
   void add(const std::string& name, CheckpointValue value);
   template <class T>
     requires(!std::is_const_v<T>)
@@ -112,8 +113,9 @@ class Checkpoint {
   /// differences), or a folder in which no checkpoint could be saved later.
   Progress load_or_start();
 
-  /// Collective. Returns once the file is on the disk. A kill at any moment leaves the old file or the new one.
-  /// Errors: CheckpointError for a full disk, a missing folder, no permission; the old file is intact.
+  /// Collective. Returns once the file is on the disk, or with the option background once the state is copied. A kill
+  /// at any moment leaves the old file or the new one. Errors: CheckpointError for a full disk, a missing folder, no
+  /// permission; the old file is intact.
   void save(const Progress& progress);
 
   /// Collective. Returns once the file of the last save() is on the disk. Errors: as save().

@@ -19,6 +19,9 @@ struct CheckpointValue {
   std::function<c10::IValue()> state;
   /// Checks what was saved and returns what puts it in place. Errors: std::exception; then nothing is loaded.
   std::function<std::function<void()>(const c10::IValue& saved)> stage;
+  /// Each rank keeps its own, as a generator that is seeded by rank, and gets it back in a run of as many ranks; else
+  /// every rank gets rank 0's, whose `state` alone is called.
+  bool of_each_rank = false;
 
   /// A bool, number, string, tensor, or a vector of such. A tensor is replaced, not written into: by one on the device
   /// of the tensor that is there, else on the CPU.

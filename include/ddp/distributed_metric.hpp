@@ -2,6 +2,7 @@
 /// distributed_metric.hpp: an evaluation's numbers over the samples of all ranks: sums and counts, not means of means,
 /// so that they equal those of one process, however many samples each rank has.
 ///
+///     model->eval();    // in training mode each forward is collective, and ranks may have other numbers of batches
 ///     ddp::Accuracy accuracy;
 ///     for (auto& batch : *loader) accuracy.update(model(batch.data), batch.target);
 ///     const double share = accuracy.compute(*group);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "ddp/error.hpp"
 #include "ddp/log.hpp"
@@ -15,6 +16,16 @@ namespace {
 constexpr std::string_view kRankField = "{rank}";
 
 bool names_each_rank(std::string_view path) { return path.find(kRankField) != std::string_view::npos; }
+
+/// Errors: std::runtime_error for another word in braces than the one that means something.
+void require_known_fields(std::string_view path) {
+  for (auto at = path.find('{'); at != std::string_view::npos; at = path.find('{', at + 1)) {
+    const auto field = path.substr(at, path.find('}', at) - at + 1);
+    if (field != kRankField)
+      throw std::runtime_error("\"" + std::string(path) + "\" has " + std::string(field) +
+                               ", but only {rank} is known");
+  }
+}
 
 /// `path` as this rank's own, or nothing where it is rank 0's.
 std::string path_of(int rank, std::string path) {
@@ -47,6 +58,7 @@ class Speaker {
 };
 
 void Speaker::use(const std::string& path) {
+  require_known_fields(path);
   const auto own = path_of(identity_.rank, path);
   use_file(own.empty() ? nullptr : std::make_unique<LogFile>(own));
   file_ = own.empty() ? File::none : names_each_rank(path) ? File::own_lines : File::shown_lines;

@@ -34,9 +34,20 @@ constexpr std::int64_t kLayout = 1;  // of the dict, which stands in it
 constexpr const char* kIntact = "the file is as it was before";
 constexpr const char* kDamaged = "nothing was loaded; go on from another file, such as an earlier or the best one";
 constexpr const char* kUnchanged =
-    "nothing was loaded; give the run the same model, optimizers and samplers, or another file";
+    "nothing was loaded; give the run the same model and parts, in the same order, or another file";
 
 const char* name_of(Best best) { return best == Best::none ? "none" : best == Best::lowest ? "lowest" : "highest"; }
+
+std::string keys_of(const Place& root) {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  std::size_t shown = 0;
+  for (const auto& entry : root.dict()) {
+    if (++shown > kShown) return text + ", ...";
+    text += (text.empty() ? "\"" : ", \"") + (entry.key().isString() ? entry.key().toStringRef() : "...") + '"';
+  }
+  return text.empty() ? "nothing" : text;
+}
 
 at::Device device_of(const torch::nn::Module& module) {
   for (const auto& tensor : module.parameters()) return tensor.device();
@@ -69,8 +80,10 @@ struct Checkpoint::Impl {
         module(present(the_module)),
         contents(module),
         rank_state(group ? group->device() : device_of(*module)) {
-    if (path.empty()) throw std::logic_error("checkpoint: needs a path");
-    if (options.keep_last < 1) throw std::logic_error("checkpoint: keep_last is " + std::to_string(options.keep_last));
+    if (path.empty()) throw std::logic_error("checkpoint: needs the path of its file, and got an empty one");
+    if (options.keep_last < 1)
+      throw std::logic_error("checkpoint: keep_last is " + std::to_string(options.keep_last) +
+                             ", but one file is kept at least");
   }
 
   bool has_file() const { return !group || group->rank() == 0; }
@@ -111,8 +124,8 @@ Failure Checkpoint::Impl::on_rank0(const std::function<void()>& work) {
   if (!group) return checkpoint::error_of(work);
   Failure error;
   group->rank0_section([&] { error = checkpoint::error_of(work); },
-                       {.timeout = options.timeout, .label = "checkpoint"});
-  const auto text = group->broadcast_bytes(error ? '!' + *error : "", 0, {.label = "checkpoint"});
+                       {.timeout = options.timeout, .label = "Checkpoint"});
+  const auto text = group->broadcast_bytes(error ? '!' + *error : "", 0, {.label = "Checkpoint"});
   return text.empty() ? std::nullopt : Failure(text.substr(1));
 }
 
@@ -126,7 +139,7 @@ void Checkpoint::Impl::require_none_failed(const Failure& error, const char* rem
     if (error) fail(path.string() + " cannot be loaded: " + *error, remedy);
     return;
   }
-  const auto all = group->all_gather_bytes(error ? '!' + *error : "", {.label = "checkpoint fits"});
+  const auto all = group->all_gather_bytes(error ? '!' + *error : "", {.label = "Checkpoint::load_or_start()"});
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].empty())
       fail(path.string() + " cannot be loaded on rank " + std::to_string(rank) + ": " + all[rank].substr(1), remedy);
@@ -153,13 +166,13 @@ std::vector<std::string> Checkpoint::Impl::gather_rank_states() {
   std::string own;
   const auto error = checkpoint::error_of([&] { own = '+' + rank_state.to_bytes(); });
   if (error) own = '!' + *error;
-  auto all = group ? group->gather_bytes(own, 0, {.label = "checkpoint's rank states"}) : std::vector{own};
+  auto all = group ? group->gather_bytes(own, 0, {.label = "Checkpoint::save()"}) : std::vector{own};
   std::string verdict;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].front() == '!') verdict = "rank " + std::to_string(rank) + ": " + all[rank].substr(1);
     all[rank].erase(0, 1);
   }
-  if (group) verdict = group->broadcast_bytes(std::move(verdict), 0, {.label = "checkpoint's rank states"});
+  if (group) verdict = group->broadcast_bytes(std::move(verdict), 0, {.label = "Checkpoint::save()"});
   if (!verdict.empty()) fail(verdict, kIntact);
   return all;
 }
@@ -175,7 +188,11 @@ checkpoint::FileJob::File Checkpoint::Impl::file_of(const Progress& progress,
   about.insert("reducer", reducer_memory.state ? reducer_memory.state() : c10::IValue());
   state.root.insert("ranks", checkpoint::RankState::from_bytes(ranks));
   state.root.insert("ddp", about);
-  return {.path = path, .keep_last = options.keep_last, .root = state.root, .module = std::move(state.module)};
+  return {.path = path,
+          .keep_last = options.keep_last,
+          .progress = progress,
+          .root = state.root,
+          .module = std::move(state.module)};
 }
 
 // Collective. Null where there is no file.
@@ -188,11 +205,11 @@ std::shared_ptr<std::string> Checkpoint::Impl::receive_file() {
   });
   if (error) fail(*error, "nothing was loaded");
   if (world_size() == 1) return bytes;
-  const auto size = group->broadcast_bytes(bytes ? std::to_string(bytes->size()) : "", 0, {.label = "checkpoint"});
+  const auto size = group->broadcast_bytes(bytes ? std::to_string(bytes->size()) : "", 0, {.label = "Checkpoint"});
   if (size.empty()) return nullptr;
   if (!bytes) bytes = std::make_shared<std::string>(std::stoull(size), '\0');
   auto tensor = at::from_blob(bytes->data(), {static_cast<std::int64_t>(bytes->size())}, at::kByte);
-  group->broadcast(tensor, 0, {.label = "checkpoint"});  // in place: no rank holds the file twice
+  group->broadcast(tensor, 0, {.label = "Checkpoint"});  // in place: no rank holds the file twice
   return bytes;
 }
 
@@ -200,7 +217,8 @@ std::shared_ptr<std::string> Checkpoint::Impl::receive_file() {
 std::vector<Commit> Checkpoint::Impl::stage(const Place& root, Progress& progress) {
   if (!root.value().isGenericDict()) root.fail("is " + checkpoint::kind_of(root.value()) + " and no checkpoint");
   if (!root.has("model"))
-    root.fail("has no \"model\"; a state_dict alone is loaded by load_state_dict(*net, load_pt(path))");
+    root.fail("has no \"model\", but " + keys_of(root) +
+              "; a state_dict is loaded by load_state_dict(*net, load_pt(path))");
   if (checkpoint::is_of_ddp(root) && root.at("ddp").at("layout").integer() != kLayout)
     root.fail("has a layout that this version of ddp does not know");
   progress = checkpoint::Contents::progress_in(root);
@@ -225,7 +243,7 @@ void Checkpoint::Impl::verify_same(const Progress& progress, Failure error) {
   if (error) lines = {'!' + *error};
   std::string own;
   for (const auto& line : lines) own += line + '\n';
-  const auto all = group ? group->all_gather_bytes(own, {.label = "fingerprint of the checkpoint"}) : std::vector{own};
+  const auto all = group ? group->all_gather_bytes(own, {.label = "Checkpoint::load_or_start()"}) : std::vector{own};
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].starts_with('!'))
       fail("while rank " + std::to_string(rank) + " took its state from " + path.string() + ": " + all[rank].substr(1),
@@ -259,7 +277,9 @@ void Checkpoint::add(torch::optim::ReduceLROnPlateauScheduler& scheduler) {
 void Checkpoint::add(DistributedSampler& sampler) {
   impl_->contents.add("sampler", &sampler, checkpoint::make_part(sampler));
 }
-void Checkpoint::add(const std::string& name, CheckpointValue value) { impl_->contents.add(name, std::move(value)); }
+void Checkpoint::add(const std::string& name, CheckpointValue value) {
+  value.of_each_rank ? impl_->rank_state.keep(name, std::move(value)) : impl_->contents.add(name, std::move(value));
+}
 
 void Checkpoint::keep_wrapper(std::shared_ptr<CommHook> hook, CheckpointValue reducer_memory) {
   impl_->rank_state.keep(std::move(hook));

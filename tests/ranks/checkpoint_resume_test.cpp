@@ -179,6 +179,26 @@ TEST(CheckpointResume, GivesEachRankBackWhatItsHookRemembers) {
   });
 }
 
+TEST(CheckpointResume, GivesEachRankBackAValueOfItsOwn) {
+  const TempFolder folder;
+  run_ranks(2, [&](const Group& group) {
+    const auto make = [&](std::int64_t& own, std::int64_t& common) {
+      auto checkpoint = std::make_unique<Checkpoint>(folder / "run.pt", Perceptron(1).ptr(), group);
+      auto value = CheckpointValue::of(own);
+      value.of_each_rank = true;
+      checkpoint->add("own", value);
+      checkpoint->add("common", common);
+      EXPECT_THROW(checkpoint->add("own", value), std::logic_error);
+      return checkpoint;
+    };
+    std::int64_t own = 10 + group->rank(), common = own, loaded_own = 0, loaded_common = 0;
+    make(own, common)->save({});
+    make(loaded_own, loaded_common)->load_or_start();
+    EXPECT_EQ(loaded_own, own);
+    EXPECT_EQ(loaded_common, 10);
+  });
+}
+
 TEST(CheckpointResume, SaysWhatAnotherNumberOfRanksBeginsAnew) {
   const TempFolder folder;
   run_ranks(2,

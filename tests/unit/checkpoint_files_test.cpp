@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "ddp/error.hpp"
 #include "support/temp_folder.hpp"
 #include "support/text.hpp"
+#include "support/thrown.hpp"
 
 namespace ddp {
 namespace {
@@ -23,15 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 using Best = CheckpointOptions::Best;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no CheckpointError";
-}
 
 std::vector<std::string> sorted_files(const TempFolder& folder) {
   auto files = folder.files();
@@ -143,8 +134,8 @@ TEST(CheckpointFiles, ThatFailedInTheBackgroundAreAnErrorOfTheNextCallOnce) {
   checkpoint.wait();
   fs::rename(folder / "here", folder / "there");
   checkpoint.save({.epoch = 2});
-  EXPECT_TRUE(contains(error_of([&] { checkpoint.save({.epoch = 3}); }), "No such file or directory"));
-  EXPECT_EQ(error_of([&] { checkpoint.wait(); }), "no CheckpointError");
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.save({.epoch = 3}); }), "No such file or directory"));
+  EXPECT_EQ(error_of<CheckpointError>([&] { checkpoint.wait(); }), "no error");
   fs::rename(folder / "there", folder / "here");
   checkpoint.save({.epoch = 4});
   checkpoint.wait();
@@ -173,8 +164,8 @@ TEST(CheckpointFiles, OfTwoWritersAtOnceAreWhole) {
     const torch::nn::Linear net(256, 256);
     Checkpoint checkpoint(path, net);
     for (int i = 0; i < 50; ++i) {
-      const auto text = error_of([&] { checkpoint.save({.epoch = i}); });
-      if (text == "no CheckpointError") continue;
+      const auto text = error_of<CheckpointError>([&] { checkpoint.save({.epoch = i}); });
+      if (text == "no error") continue;
       EXPECT_TRUE(contains(text, "is being written by another process or Checkpoint"));
       ++*refused;
     }
@@ -202,7 +193,7 @@ TEST(CheckpointFiles, ThatFailedInTheBackgroundWereNotTheBest) {
   checkpoint.wait();
   fs::rename(folder / "here", folder / "there");
   checkpoint.save({.epoch = 2, .metric = 1});
-  EXPECT_NE(error_of([&] { checkpoint.wait(); }), "no CheckpointError");
+  EXPECT_NE(error_of<CheckpointError>([&] { checkpoint.wait(); }), "no error");
   fs::rename(folder / "there", folder / "here");
   checkpoint.save({.epoch = 3, .metric = 3});
   checkpoint.wait();
@@ -235,7 +226,7 @@ TEST(CheckpointFiles, OfAFailedSaveLeaveTheEarlierOnesAsTheyWere) {
   ::getrlimit(RLIMIT_FSIZE, &before);
   const rlimit limited{.rlim_cur = 1000, .rlim_max = before.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &limited);
-  const auto text = error_of([&] { checkpoint.save({.epoch = 3, .metric = 0}); });
+  const auto text = error_of<CheckpointError>([&] { checkpoint.save({.epoch = 3, .metric = 0}); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_TRUE(contains(text, "File too large"));
   EXPECT_EQ(sorted_files(folder), files);

@@ -13,20 +13,12 @@
 #include "ddp/error.hpp"
 #include "support/temp_folder.hpp"
 #include "support/text.hpp"
+#include "support/thrown.hpp"
 
 namespace ddp {
 namespace {
 
 using namespace testing;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no CheckpointError";
-}
 
 torch::nn::Linear net_of(std::uint64_t seed) {
   torch::manual_seed(seed);
@@ -139,7 +131,7 @@ TEST(CheckpointParts, AValueOfAnotherKindIsRefusedByItsName) {
   first.add("value", number);
   first.save({});
   second.add("value", text);
-  EXPECT_TRUE(contains(error_of([&] { second.load_or_start(); }), "its value \"value\" is a float"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { second.load_or_start(); }), "its value \"value\" is a float"));
   EXPECT_EQ(text, "before");
   third.load_or_start();
 }
@@ -153,7 +145,7 @@ TEST(CheckpointParts, AnIntegerOutOfRangeIsRefused) {
   first.add("count", large);
   first.save({});
   second.add("count", small);
-  EXPECT_TRUE(contains(error_of([&] { second.load_or_start(); }), "it takes an int of its range"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { second.load_or_start(); }), "it takes an int of its range"));
   EXPECT_EQ(small, 3);
 }
 
@@ -163,7 +155,7 @@ TEST(CheckpointParts, AnIntegerThatCannotBeReadIsNotWritten) {
   std::uint64_t large = ~std::uint64_t{0};
   Checkpoint checkpoint(folder / "run.pt", net);
   checkpoint.add("count", large);
-  EXPECT_TRUE(contains(error_of([&] { checkpoint.save({}); }), "an integer beyond 63 bits"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.save({}); }), "an integer beyond 63 bits"));
 }
 
 TEST(CheckpointParts, ATensorThatIsNotThereYetIsAValueToo) {
@@ -210,8 +202,8 @@ TEST(CheckpointParts, ABufferThatNothingCanBeLoadedIntoIsNotSaved) {
   const TempFolder folder;
   const auto module = std::make_shared<torch::nn::Module>();
   module->register_buffer("positions", torch::arange(4).expand({2, 4}));
-  EXPECT_TRUE(
-      contains(error_of([&] { Checkpoint(folder / "run.pt", module).save({}); }), "positions was made by expand()"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { Checkpoint(folder / "run.pt", module).save({}); }),
+                       "positions was made by expand()"));
 }
 
 TEST(CheckpointParts, StateWithoutWhatTheOptimizerNeedsIsRefused) {
@@ -223,7 +215,8 @@ TEST(CheckpointParts, StateWithoutWhatTheOptimizerNeedsIsRefused) {
   static_cast<torch::optim::AdamParamState&>(state).exp_avg_sq(torch::Tensor());
   Checkpoint checkpoint(folder / "run.pt", net, optimizer);
   checkpoint.save({});
-  EXPECT_TRUE(contains(error_of([&] { checkpoint.load_or_start(); }), "optimizer.state.1 has no \"exp_avg_sq\""));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.load_or_start(); }),
+                       "optimizer.state.1 has no \"exp_avg_sq\""));
 }
 
 TEST(CheckpointParts, ASamplerThatDoesNotFitIsToldOfOnce) {
@@ -236,7 +229,7 @@ TEST(CheckpointParts, ASamplerThatDoesNotFitIsToldOfOnce) {
   first.add(sampler);
   second.add(larger);
   first.save({});
-  const auto text = error_of([&] { second.load_or_start(); });
+  const auto text = error_of<CheckpointError>([&] { second.load_or_start(); });
   EXPECT_EQ(count(text, "rank 0 of 1"), 1) << text;
   EXPECT_EQ(count(text, ";"), 2) << text;
 }
@@ -260,9 +253,10 @@ TEST(CheckpointParts, TwoOptimizersDoNotMix) {
   Checkpoint(folder / "run.pt", other, weight2, bias2).load_or_start();
   EXPECT_EQ(rate_of(weight2), 0.1);
   EXPECT_EQ(rate_of(bias2), 0.5);
-  const auto swapped = error_of([&] { Checkpoint(folder / "run.pt", other, bias2, weight2).load_or_start(); });
+  const auto swapped =
+      error_of<CheckpointError>([&] { Checkpoint(folder / "run.pt", other, bias2, weight2).load_or_start(); });
   EXPECT_TRUE(contains(swapped, "parameter 0 of group 0 is weight, but here it is bias"));
-  const auto fewer = error_of([&] { Checkpoint(folder / "run.pt", other, weight2).load_or_start(); });
+  const auto fewer = error_of<CheckpointError>([&] { Checkpoint(folder / "run.pt", other, weight2).load_or_start(); });
   EXPECT_TRUE(contains(fewer, "it holds \"optimizer_2\", which the run here has not"));
 }
 
@@ -325,7 +319,7 @@ TEST(CheckpointParts, StateOfAnotherShapeThanItsParameterIsRefused) {
   static_cast<torch::optim::SGDParamState&>(state).momentum_buffer(torch::zeros({5}));
   Checkpoint checkpoint(folder / "run.pt", net, optimizer);
   checkpoint.save({});
-  EXPECT_TRUE(contains(error_of([&] { checkpoint.load_or_start(); }),
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.load_or_start(); }),
                        "optimizer.state.1.momentum_buffer has the shape [5] for a parameter [3]"));
 }
 

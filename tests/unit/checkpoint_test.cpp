@@ -13,6 +13,7 @@
 #include "ddp/error.hpp"
 #include "support/temp_folder.hpp"
 #include "support/text.hpp"
+#include "support/thrown.hpp"
 
 namespace ddp {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::contains;
 using testing::contents;
+using testing::error_of;
 using testing::overwrite;
 using testing::TempFolder;
 
@@ -59,15 +61,6 @@ void train(Net& net, torch::optim::Optimizer& optimizer, int first_step, int ste
     net->forward(x).pow(2).mean().backward();
     optimizer.step();
   }
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no CheckpointError";
 }
 
 std::vector<torch::optim::OptimizerParamGroup> two_groups(const Net& net) {
@@ -248,7 +241,7 @@ TEST(Checkpoint, NamesTheDifferencesToAnotherModelAndLoadsNothing) {
   const auto before = values_of(*net);
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   Checkpoint checkpoint(path, net, optimizer);
-  const auto text = error_of([&] { checkpoint.load_or_start(); });
+  const auto text = error_of<CheckpointError>([&] { checkpoint.load_or_start(); });
   EXPECT_TRUE(contains(text, "layers.0.weight is Float [5, 4] in the file and Float [6, 4] here"));
   EXPECT_TRUE(contains(text, "extra is not in the file"));
   expect_equal(values_of(*net), before);
@@ -261,7 +254,7 @@ TEST(Checkpoint, NamesWhatOnlyTheFileHas) {
   saved->register_parameter("gone", torch::zeros({1}));
   Checkpoint(path, saved).save({});
   Net net;
-  const auto text = error_of([&] { Checkpoint(path, net).load_or_start(); });
+  const auto text = error_of<CheckpointError>([&] { Checkpoint(path, net).load_or_start(); });
   EXPECT_TRUE(contains(text, "gone is only in the file"));
 }
 
@@ -274,10 +267,10 @@ TEST(Checkpoint, RefusesTheStateOfAnotherOptimizer) {
   train(net, adam, 0, 1);
   const auto before = values_of(*net);
   torch::optim::AdamW adamw(net->parameters(), 0.1);
-  const auto text = error_of([&] { Checkpoint(path, net, adamw).load_or_start(); });
+  const auto text = error_of<CheckpointError>([&] { Checkpoint(path, net, adamw).load_or_start(); });
   EXPECT_TRUE(contains(text, "torch::optim::Adam where the run here has torch::optim::AdamW"));
   expect_equal(values_of(*net), before);
-  EXPECT_NE(error_of([&] { Checkpoint(path, net).load_or_start(); }), "no CheckpointError");
+  EXPECT_NE(error_of<CheckpointError>([&] { Checkpoint(path, net).load_or_start(); }), "no error");
 }
 
 TEST(Checkpoint, RefusesAnOptimizerOverOtherParameters) {
@@ -287,7 +280,7 @@ TEST(Checkpoint, RefusesAnOptimizerOverOtherParameters) {
   torch::optim::SGD one_group(net->parameters(), 0.1);
   Checkpoint(path, net, one_group).save({});
   torch::optim::SGD groups(two_groups(net), torch::optim::SGDOptions(0.1));
-  const auto text = error_of([&] { Checkpoint(path, net, groups).load_or_start(); });
+  const auto text = error_of<CheckpointError>([&] { Checkpoint(path, net, groups).load_or_start(); });
   EXPECT_TRUE(contains(text, "an optimizer of 1 parameter groups, here are 2"));
 }
 
@@ -303,7 +296,7 @@ TEST(Checkpoint, RefusesASamplersPositionThatDoesNotFitAndLoadsNothing) {
   train(net, optimizer, 0, 1);
   const auto before = values_of(*net);
   DistributedSampler larger(12, {.shuffle = false});
-  const auto text = error_of([&] { Checkpoint(path, net, optimizer, larger).load_or_start(); });
+  const auto text = error_of<CheckpointError>([&] { Checkpoint(path, net, optimizer, larger).load_or_start(); });
   EXPECT_TRUE(contains(text, "sample 4"));
   expect_equal(values_of(*net), before);
   EXPECT_FALSE(optimizer.state().empty());
@@ -320,9 +313,9 @@ TEST(Checkpoint, NoticesEveryDamagedByteAndEveryMissingEnd) {
     auto damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 4);
     overwrite(path, damaged);
-    EXPECT_TRUE(contains(error_of([&] { checkpoint.load_or_start(); }), "run.pt")) << "byte " << i;
+    EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.load_or_start(); }), "run.pt")) << "byte " << i;
     overwrite(path, whole.substr(0, i));
-    EXPECT_TRUE(contains(error_of([&] { checkpoint.load_or_start(); }), "run.pt")) << i << " bytes";
+    EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.load_or_start(); }), "run.pt")) << i << " bytes";
   }
   overwrite(path, whole);
   checkpoint.load_or_start();
@@ -333,11 +326,11 @@ TEST(Checkpoint, RefusesForeignFilesAndFolders) {
   const auto path = folder / "run.pt";
   Net net;
   torch::save(net, path.string());
-  const auto text = error_of([&] { Checkpoint(path, net).load_or_start(); });
+  const auto text = error_of<CheckpointError>([&] { Checkpoint(path, net).load_or_start(); });
   EXPECT_TRUE(contains(text, "it is no checkpoint, but a module as torch::save() writes it"));
   Checkpoint at_folder(folder.path(), net);
-  EXPECT_TRUE(contains(error_of([&] { at_folder.load_or_start(); }), "is not a file"));
-  EXPECT_TRUE(contains(error_of([&] { at_folder.save({}); }), "is not a file"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { at_folder.load_or_start(); }), "is not a file"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { at_folder.save({}); }), "is not a file"));
   EXPECT_EQ(folder.files(), std::vector<std::string>{"run.pt"});
 }
 
@@ -345,8 +338,8 @@ TEST(Checkpoint, SaysBeforeTheRunThatItsFolderIsMissing) {
   const TempFolder folder;
   Net net;
   Checkpoint checkpoint(folder / "gone/run.pt", net);
-  EXPECT_TRUE(contains(error_of([&] { checkpoint.load_or_start(); }), "No such file"));
-  EXPECT_TRUE(contains(error_of([&] { checkpoint.save({}); }), "No such file"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.load_or_start(); }), "No such file"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { checkpoint.save({}); }), "No such file"));
 }
 
 TEST(Checkpoint, KeepsTheOldFileWhereTheNewOneDoesNotFit) {
@@ -360,7 +353,7 @@ TEST(Checkpoint, KeepsTheOldFileWhereTheNewOneDoesNotFit) {
   ::getrlimit(RLIMIT_FSIZE, &unlimited);
   const rlimit limited{.rlim_cur = 1000, .rlim_max = unlimited.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &limited);
-  const auto text = error_of([&] { checkpoint.save({.epoch = 2}); });
+  const auto text = error_of<CheckpointError>([&] { checkpoint.save({.epoch = 2}); });
   ::setrlimit(RLIMIT_FSIZE, &unlimited);
   EXPECT_TRUE(contains(text, "File too large"));
   EXPECT_EQ(contents(path), old);

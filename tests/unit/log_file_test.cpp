@@ -386,5 +386,14 @@ TEST_F(LogToFile, RanksThatMakeOneFolderAtATimeAllSucceed) {
   }
 }
 
+TEST_F(LogToFile, AnotherWordInBracesIsAnError) {
+  const auto shown = heard([&] {
+    be_rank(0);
+    print_error<ConfigError>([&] { log::to_file(path("{rnak}.log")); });
+  });
+  EXPECT_TRUE(contains(shown, "has {rnak}, but only {rank} is known"));
+  EXPECT_TRUE(files().empty());
+}
+
 }  // namespace
 }  // namespace ddp::testing

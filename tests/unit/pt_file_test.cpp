@@ -6,13 +6,13 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "pickle_source.hpp"
 #include "support/text.hpp"
+#include "support/thrown.hpp"
 
 namespace ddp::checkpoint {
 namespace {
@@ -81,15 +81,6 @@ TEST(PtFile, WritesATensorThatComesTwiceOnce) {
   EXPECT_LT(bytes_of(list)->size(), once + 100);
   const auto read = there_and_back(list);
   EXPECT_TRUE(read.toListRef()[0].toTensor().is_alias_of(read.toListRef()[1].toTensor()));
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(PtFile, RefusesToWriteWhatPythonWouldNotRead) {

@@ -4,17 +4,18 @@
 #include <sys/stat.h>
 #include <torch/torch.h>
 
-#include <functional>
 #include <string>
 
 #include "ddp/error.hpp"
 #include "support/temp_folder.hpp"
 #include "support/text.hpp"
+#include "support/thrown.hpp"
 
 namespace ddp {
 namespace {
 
 using testing::contains;
+using testing::error_of;
 using testing::TempFolder;
 
 torch::nn::Sequential net_of(std::uint64_t seed) {
@@ -23,15 +24,6 @@ torch::nn::Sequential net_of(std::uint64_t seed) {
   net->push_back(torch::nn::Linear(4, 3));
   net->push_back(torch::nn::BatchNorm1d(3));
   return net;
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no CheckpointError";
 }
 
 void expect_same(const torch::nn::Module& a, const torch::nn::Module& b) {
@@ -73,10 +65,11 @@ TEST(StateDict, OfAnotherModuleChangesNothing) {
   const auto before = net_of(1);
   auto state = state_dict(*net_of(2)).toGenericDict();
   state.insert_or_assign("0.bias", torch::zeros({4}));
-  const auto text = error_of([&] { load_state_dict(*net, state); });
+  const auto text = error_of<CheckpointError>([&] { load_state_dict(*net, state); });
   EXPECT_TRUE(contains(text, "0.bias is Float [4] in the file and Float [3] here"));
   expect_same(*net, *before);
-  EXPECT_TRUE(contains(error_of([&] { load_state_dict(*net, c10::IValue(5)); }), "it is an int, where a dict"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { load_state_dict(*net, c10::IValue(5)); }),
+                       "it is an int, where a dict"));
 }
 
 TEST(StateDict, OfAnOptimizerFitsOneWithAsManyParameters) {
@@ -88,29 +81,31 @@ TEST(StateDict, OfAnOptimizerFitsOneWithAsManyParameters) {
   EXPECT_EQ(loaded.param_groups()[0].options().get_lr(), 0.25);
   EXPECT_EQ(loaded.state().size(), 4U);
   torch::optim::Adam one({net->parameters()[0]});
-  EXPECT_TRUE(contains(error_of([&] { load_state_dict(one, state_dict(saved)); }), "parameter 1 of group 0"));
+  EXPECT_TRUE(
+      contains(error_of<CheckpointError>([&] { load_state_dict(one, state_dict(saved)); }), "parameter 1 of group 0"));
   torch::optim::SGD other(net->parameters(), 0.1);
-  EXPECT_TRUE(contains(error_of([&] { load_state_dict(other, state_dict(saved)); }),
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { load_state_dict(other, state_dict(saved)); }),
                        "torch::optim::Adam where the run here has torch::optim::SGD"));
 }
 
 TEST(StateDict, NamesTheFileThatIsNotThereOrNone) {
   const TempFolder folder;
-  EXPECT_TRUE(contains(error_of([&] { load_pt(folder / "gone.pt"); }), "gone.pt does not exist"));
-  EXPECT_TRUE(contains(error_of([&] { load_pt(folder / "gone/run.pt"); }), "No such file"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { load_pt(folder / "gone.pt"); }), "gone.pt does not exist"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { load_pt(folder / "gone/run.pt"); }), "No such file"));
   testing::overwrite(folder / "text.pt", "some text");
-  EXPECT_TRUE(contains(error_of([&] { load_pt(folder / "text.pt"); }), "text.pt: it is no zip archive"));
-  EXPECT_TRUE(contains(error_of([&] { save_pt(folder / "gone/run.pt", 5); }), "No such file"));
+  EXPECT_TRUE(
+      contains(error_of<CheckpointError>([&] { load_pt(folder / "text.pt"); }), "text.pt: it is no zip archive"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { save_pt(folder / "gone/run.pt", 5); }), "No such file"));
 }
 
 TEST(StateDict, IsNotReadFromAPipeNorWrittenFromAListInItself) {
   const TempFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe.pt").c_str(), 0600), 0);
-  EXPECT_TRUE(contains(error_of([&] { load_pt(folder / "pipe.pt"); }), "is not a file"));
-  EXPECT_TRUE(contains(error_of([&] { save_pt(folder / "pipe.pt", 5); }), "is not a file"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { load_pt(folder / "pipe.pt"); }), "is not a file"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { save_pt(folder / "pipe.pt", 5); }), "is not a file"));
   c10::impl::GenericList list(c10::AnyType::get());
   list.push_back(list);
-  EXPECT_TRUE(contains(error_of([&] { save_pt(folder / "list.pt", list); }), "so deep"));
+  EXPECT_TRUE(contains(error_of<CheckpointError>([&] { save_pt(folder / "list.pt", list); }), "so deep"));
   list.clear();
 }
 

@@ -25,6 +25,16 @@ Value or_none(const std::optional<double>& number) { return number ? Value(*numb
 
 }  // namespace
 
+Commit stage_value(const std::string& name, const CheckpointValue& value, const Place& saved) {
+  saved.require_own_elements();
+  Commit commit;
+  const auto error = error_of([&] { commit = value.stage(saved.value()); });
+  if (error)
+    throw std::runtime_error("its value \"" + name + "\" is " + checkpoint::kind_of(saved.value()) +
+                             ", which does not fit the one here: " + *error);
+  return commit;
+}
+
 bool is_of_ddp(const Place& root) { return root.has("ddp"); }
 
 Contents::Contents(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {
@@ -98,17 +108,15 @@ std::vector<Commit> Contents::stage(const Place& root) const {
   if (is_of_ddp(root)) require_all_known(root);
   for (const auto& entry : parts_) {
     const bool is_needed = is_of_ddp(root) || kind_of_key(entry.key) == "optimizer";
-    if (is_needed || root.has(entry.key)) commits.push_back(entry.part->stage(root.at(entry.key)));
+    if (!is_needed && !root.has(entry.key)) continue;
+    const auto error = error_of([&] { commits.push_back(entry.part->stage(root.at(entry.key))); });
+    if (error) throw std::runtime_error(root.has(entry.key) ? entry.key + ": " + *error : *error);
   }
   const auto values = root.find("values");
   for (const auto& [name, value] : values_) {
     const auto saved = values ? values->find(name) : std::nullopt;
     if (!saved) continue;
-    saved->require_own_elements();
-    const auto error = error_of([&, &name = name, &value = value] { commits.push_back(value.stage(saved->value())); });
-    if (error)
-      throw std::runtime_error("its value \"" + name + "\" is " + checkpoint::kind_of(saved->value()) +
-                               ", which does not fit the one here: " + *error);
+    commits.push_back(stage_value(name, value, *saved));
   }
   return commits;
 }

@@ -71,23 +71,24 @@ Descriptor locked(const fs::path& path) {
   }
 }
 
-void copy(const fs::path& from, const fs::path& to) {
+void copy_to_disk(const fs::path& from, const fs::path& to) {
   const WriteSignalsHeld no_signal;
   std::error_code error;
-  if (!fs::copy_file(from, to, fs::copy_options::overwrite_existing, error)) fail(to, "cannot be written", error.value());
+  if (!fs::copy_file(from, to, fs::copy_options::overwrite_existing, error))
+    fail(to, "cannot be written", error.value());
   const Descriptor file(::open(to.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0 || ::fsync(file.get()) != 0) fail(to, "cannot be brought to the disk", errno);
 }
 
-// `to` gets the content of `from`, and has the old one or the new one at any moment: as a second name of the file, which
-// costs nothing, where somebody who writes into one may write into both; else, and where the file system knows no
+// `to` gets the content of `from`, and has the old one or the new one at any moment: as a second name of the file,
+// which costs nothing, where somebody who writes into one may write into both; else, and where the file system knows no
 // second names, as a copy.
 void give_content(const fs::path& from, const fs::path& to, bool may_share) {
   auto unfinished = to;
   unfinished += ".tmp";
   ::unlink(unfinished.c_str());
   try {
-    if (!may_share || ::link(from.c_str(), unfinished.c_str()) != 0) copy(from, unfinished);
+    if (!may_share || ::link(from.c_str(), unfinished.c_str()) != 0) copy_to_disk(from, unfinished);
     if (::rename(unfinished.c_str(), to.c_str()) != 0) fail(to, "cannot be replaced", errno);
   } catch (...) {
     ::unlink(unfinished.c_str());

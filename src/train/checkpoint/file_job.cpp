@@ -17,7 +17,7 @@ void FileJob::write(const File& file) {
   written.finish();
   if (file.is_best) written.copy_to(with_infix(path, "best"));
   written.replace(file.keep_last);
-  log::info("checkpoint: saved {}", file.path.string());
+  log::info("checkpoint: saved {}, epoch {}, step {}", file.path.string(), file.progress.epoch, file.progress.step);
   if (!is_for_libtorch && !std::exchange(has_told_, true))
     log::info(
         "checkpoint: torch::load() cannot read {} into the plain module, for its names or dtypes; Python and "

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/service_thread.hpp"
+#include "ddp/checkpoint.hpp"
 #include "train/checkpoint/pt_file.hpp"
 
 namespace ddp::checkpoint {
@@ -18,6 +19,7 @@ class FileJob {
     std::filesystem::path path;
     int keep_last = 1;
     bool is_best = false;
+    Progress progress{};  ///< for the log
     Value root;
     ModuleTree module;
   };

@@ -22,8 +22,9 @@ class ReduceLROnPlateauScheduler;
 }  // namespace torch::optim
 
 namespace ddp {
+struct CheckpointValue;
 class DistributedSampler;
-}
+}  // namespace ddp
 
 namespace ddp::checkpoint {
 
@@ -54,6 +55,9 @@ ModuleState state_of(const torch::nn::Module& module, Tensors tensors);
 /// Checks names, dtypes and shapes in both directions; names may have the prefix "module." of Python's wrapper. The
 /// commit copies into the live tensors. Errors: std::runtime_error lists the differences.
 Commit stage_module(const torch::nn::Module& module, const Place& place);
+
+/// Errors: std::runtime_error with the value's name.
+Commit stage_value(const std::string& name, const CheckpointValue& value, const Place& saved);
 
 class Part {
  public:

@@ -31,8 +31,8 @@ namespace {
 
 constexpr const char* kPickle = "data.pkl";
 // A tensor may be referred to under several names, by views, and by what is meant for LibTorch: of each byte of the
-// file, by so many tensors on average.
-constexpr std::size_t kTensorBytes = 16;
+// file, by so many tensors on average at most.
+constexpr std::size_t kTensorBytes = 256;
 constexpr const char* kSealed = "ddp_sealed";
 
 void put_module(PickleWriter& writer, const ModuleClasses& classes, const ModuleTree& tree) {

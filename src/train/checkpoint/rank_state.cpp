@@ -1,5 +1,6 @@
 #include "train/checkpoint/rank_state.hpp"
 
+#include <stdexcept>
 #include <utility>
 
 #include "ddp/comm_hook.hpp"
@@ -16,6 +17,12 @@ std::string hook_in(const Place& rank) {
 
 }  // namespace
 
+void RankState::keep(const std::string& name, CheckpointValue value) {
+  for (const auto& entry : values_)
+    if (entry.first == name) throw std::logic_error("checkpoint: keeps a value \"" + name + "\" already");
+  values_.emplace_back(name, std::move(value));
+}
+
 std::string RankState::to_bytes() const {
   auto state = empty_dict();
   state.insert("random", random_state(device_));
@@ -25,6 +32,9 @@ std::string RankState::to_bytes() const {
     hook.insert("state", to_write(kept, Tensors::shared));
     state.insert("comm_hook", hook);
   }
+  auto values = empty_dict();
+  for (const auto& [name, value] : values_) values.insert(name, to_write(value.state(), Tensors::shared));
+  state.insert("values", values);
   std::string bytes;
   write_pt(state, {}, [&](std::string_view part) { bytes += part; });
   return bytes;
@@ -46,9 +56,13 @@ Commit RankState::stage(const Place& ranks, int rank) const {
   auto random = stage_random_state(device_, mine.at("random"));
   Commit hook;
   if (hook_ && hook_in(mine) == hook_->name()) hook = hook_->stage(mine.at("comm_hook").at("state").value());
-  return [random = std::move(random), hook = std::move(hook)] {
-    random();
-    if (hook) hook();
+  std::vector<Commit> commits{std::move(random)};
+  if (hook) commits.push_back(std::move(hook));
+  const auto saved = mine.find("values");
+  for (const auto& [name, value] : values_)
+    if (const auto own = saved ? saved->find(name) : std::nullopt) commits.push_back(stage_value(name, value, *own));
+  return [commits = std::move(commits)] {
+    for (const auto& commit : commits) commit();
   };
 }
 
@@ -63,6 +77,8 @@ std::vector<std::string> RankState::remarks(const Place& root, int world_size) c
                                   : "it is of " + std::to_string(all.size()) + " ranks, here are " +
                                         std::to_string(world_size) + ": random numbers go on from the ones here");
     if (!hook.empty()) remarks.push_back("what the hook " + hook + " remembers begins anew");
+    for (const auto& entry : values_)
+      remarks.push_back("the value \"" + entry.first + "\" of each rank stays as it is");
   } else if (saved_hook != hook) {
     remarks.push_back(
         (saved_hook.empty() ? "it has no state of a hook" : "it has the state of the hook " + saved_hook) +

@@ -1,11 +1,14 @@
 #pragma once
-/// rank_state.hpp: what each rank keeps for itself: its random numbers, and what its communication hook remembers.
+/// rank_state.hpp: what each rank keeps for itself: its random numbers, what its communication hook remembers, and
+/// values of the program.
 
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "ddp/checkpoint_value.hpp"
 #include "train/checkpoint/parts.hpp"
 
 namespace ddp {
@@ -18,6 +21,8 @@ class RankState {
  public:
   explicit RankState(at::Device device) : device_(device) {}
   void keep(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
+  /// Errors: std::logic_error for a name that is kept already.
+  void keep(const std::string& name, CheckpointValue value);
 
   /// This rank's, to travel. Errors: std::exception
   std::string to_bytes() const;
@@ -34,6 +39,7 @@ class RankState {
  private:
   at::Device device_;
   std::shared_ptr<CommHook> hook_;
+  std::vector<std::pair<std::string, CheckpointValue>> values_;
 };
 
 }  // namespace ddp::checkpoint
