@@ -72,13 +72,15 @@ concept CheckpointPart =
 class Checkpoint {
  public:
   /// `model`: a DistributedDataParallel, whose group it is then, or the plain module of a run of one process, as a
-  /// holder or shared_ptr. `parts`: optimizers, schedulers and samplers, on every rank the same ones in the same order.
+  /// holder or shared_ptr (std::logic_error on a rank of several). `parts`: optimizers, schedulers and samplers, on
+  /// every rank the same ones in the same order.
   template <class Model, CheckpointPart... Parts>
   Checkpoint(std::filesystem::path path, const Model& model, Parts&... parts)
       : Checkpoint(std::move(path), model, CheckpointOptions(), parts...) {}
   template <class Model, CheckpointPart... Parts>
   Checkpoint(std::filesystem::path path, const Model& model, const CheckpointOptions& options, Parts&... parts)
       : Checkpoint(std::move(path), module_of(model), group_of(model), options) {
+    if constexpr (!requires { model->group(); }) require_run_of_one();
     if constexpr (requires { model->reducer_memory(); }) keep_wrapper(model->comm_hook(), model->reducer_memory());
     (add(parts), ...);
   }
@@ -89,8 +91,8 @@ class Checkpoint {
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
-  /// Errors: std::logic_error for what is kept already, and for an optimizer whose save() writes nothing, as
-  /// torch::optim::Optimizer's own.
+  /// Before load_or_start() and save(). Errors: std::logic_error after them, for what is kept already, and for an
+  /// optimizer whose save() writes nothing, as torch::optim::Optimizer's own.
   void add(torch::optim::Optimizer& optimizer);
   /// The number of its steps, which is all that LibTorch's have; a class of your own may have more to be added.
   void add(torch::optim::LRScheduler& scheduler);
@@ -141,6 +143,7 @@ class Checkpoint {
       return nullptr;
   }
 
+  static void require_run_of_one();
   void keep_wrapper(std::shared_ptr<CommHook> hook, CheckpointValue reducer_memory);
 
   struct Impl;

@@ -2,8 +2,7 @@
 /// state_dict.hpp: .pt files that Python's torch.save() and torch.load() share with this library, and the state_dicts
 /// in them. For a run that is to go on exactly, see checkpoint.hpp.
 ///
-///     ddp::load_state_dict(*net, ddp::load_pt("resnet.pt"));    // saved by torch.save(model.state_dict(),
-///     "resnet.pt")
+///     ddp::load_state_dict(*net, ddp::load_pt("net.pt"));    // torch.save(model.state_dict(), "net.pt")
 ///
 /// IValue: None, bool, int, double, complex, string, tensor, or a list, tuple or dict of such.
 /// Errors: CheckpointError, everywhere here; a hostile file is no more than that.

@@ -8,8 +8,10 @@
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
+#include "comm/sessions.hpp"
 #include "ddp/distributed_sampler.hpp"
 #include "ddp/error.hpp"
 #include "ddp/log.hpp"
@@ -91,6 +93,10 @@ struct Checkpoint::Impl {
   int world_size() const { return group ? group->size() : 1; }
   Origin origin() const { return group ? group->origin() : Origin{.rank = 0, .world_size = 1}; }
 
+  void require_not_begun() const {
+    if (has_begun) throw std::logic_error("checkpoint: add() comes before load_or_start() and save()");
+  }
+  std::size_t parameters_outside(torch::optim::Optimizer& optimizer) const;
   Failure on_rank0(const std::function<void()>& work);
   void require_written(const Failure& error);
   void require_none_failed(const Failure& error, const char* remedy);
@@ -115,9 +121,19 @@ struct Checkpoint::Impl {
   std::optional<double> best_metric;    // of all files so far
   std::optional<double> metric_before;  // the last one of which is not there yet
   std::vector<std::string> remarks;     // on the file that was loaded
+  bool has_begun = false;               // to load or save
   bool is_writing = false;              // in the background, on rank 0; known to all ranks
   checkpoint::FileJob job;
 };
+
+std::size_t Checkpoint::Impl::parameters_outside(torch::optim::Optimizer& optimizer) const {
+  std::unordered_set<const c10::TensorImpl*> own;
+  for (const auto& parameter : module->parameters()) own.insert(parameter.unsafeGetTensorImpl());
+  std::size_t outside = 0;
+  for (const auto& parameters : optimizer.param_groups())
+    for (const auto& parameter : parameters.params()) outside += own.contains(parameter.unsafeGetTensorImpl()) ? 0 : 1;
+  return outside;
+}
 
 // Collective. The others wait outside of the backend, as long as it takes. Returns rank 0's error on every rank.
 Failure Checkpoint::Impl::on_rank0(const std::function<void()>& work) {
@@ -262,9 +278,14 @@ Checkpoint::Checkpoint(std::filesystem::path path, std::shared_ptr<torch::nn::Mo
 Checkpoint::~Checkpoint() = default;
 
 void Checkpoint::add(torch::optim::Optimizer& optimizer) {
+  impl_->require_not_begun();
+  if (const auto strangers = impl_->parameters_outside(optimizer); strangers > 0)
+    log::warn("checkpoint: {} parameters of an optimizer are not the model's: they are neither kept nor averaged",
+              strangers);
   impl_->contents.add("optimizer", &optimizer, checkpoint::make_part(optimizer, impl_->module));
 }
 void Checkpoint::add(torch::optim::LRScheduler& scheduler) {
+  impl_->require_not_begun();
   impl_->contents.add("scheduler", &scheduler, checkpoint::make_part(scheduler));
   const auto& type = typeid(scheduler);
   if (type != typeid(torch::optim::StepLR))
@@ -272,13 +293,25 @@ void Checkpoint::add(torch::optim::LRScheduler& scheduler) {
               c10::demangle(type.name()));
 }
 void Checkpoint::add(torch::optim::ReduceLROnPlateauScheduler& scheduler) {
+  impl_->require_not_begun();
   impl_->contents.add("scheduler", &scheduler, checkpoint::make_part(scheduler));
 }
 void Checkpoint::add(DistributedSampler& sampler) {
+  impl_->require_not_begun();
   impl_->contents.add("sampler", &sampler, checkpoint::make_part(sampler));
 }
 void Checkpoint::add(const std::string& name, CheckpointValue value) {
+  impl_->require_not_begun();
   value.of_each_rank ? impl_->rank_state.keep(name, std::move(value)) : impl_->contents.add(name, std::move(value));
+}
+
+void Checkpoint::require_run_of_one() {
+  const auto self = comm::latest_origin();
+  if (self.world_size > 1)
+    throw std::logic_error("checkpoint: this is rank " + std::to_string(self.rank) + " of " +
+                           std::to_string(self.world_size) +
+                           ", and a plain module does not say with whom: give the DistributedDataParallel, or the "
+                           "module with its group");
 }
 
 void Checkpoint::keep_wrapper(std::shared_ptr<CommHook> hook, CheckpointValue reducer_memory) {
@@ -324,6 +357,7 @@ void Checkpoint::save(const Progress& progress) {
 }
 
 void Checkpoint::wait() {
+  impl_->has_begun = true;
   if (!std::exchange(impl_->is_writing, false)) return;
   impl_->require_written(impl_->on_rank0([&] { impl_->or_best_before([&] { impl_->job.wait(); }); }));
 }

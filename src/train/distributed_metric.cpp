@@ -29,7 +29,9 @@ bool is_of_classes(const at::Tensor& tensor) {
 
 /// int64 [samples] on the CPU.
 at::Tensor checked_classes(const at::Tensor& given, std::int64_t classes, const char* metric, const char* name) {
-  require(is_of_classes(given), metric, std::string(name) + " has to be integers [samples], not " + sizes_of(given));
+  const auto dtype = given.defined() ? c10::toString(given.scalar_type()) + std::string(" ") : "";
+  require(is_of_classes(given), metric,
+          std::string(name) + " has to be integers [samples], not " + dtype + sizes_of(given));
   auto values = given.detach().to(at::kCPU, at::kLong);
   if (values.numel() == 0) return values;
   const auto least = values.min().item<std::int64_t>(), most = values.max().item<std::int64_t>();

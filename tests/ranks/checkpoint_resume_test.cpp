@@ -199,6 +199,10 @@ TEST(CheckpointResume, GivesEachRankBackAValueOfItsOwn) {
   });
 }
 
+TEST(CheckpointResume, NeedsTheGroupOfAPlainModuleOnARankOfSeveral) {
+  run_ranks(2, [&](const Group&) { EXPECT_THROW(Checkpoint("run.pt", Perceptron(1)), std::logic_error); });
+}
+
 TEST(CheckpointResume, SaysWhatAnotherNumberOfRanksBeginsAnew) {
   const TempFolder folder;
   run_ranks(2,

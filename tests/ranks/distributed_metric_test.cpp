@@ -133,7 +133,7 @@ TEST(DistributedMetric, RefusesWhatDoesNotFitInWords) {
   refuses([&] { accuracy.update(scores, at::zeros({3}, at::kLong)); },
           "scores [2, 3] and target [3] have different numbers of samples");
   refuses([&] { accuracy.update(at::zeros({2}), at::zeros({2}, at::kLong)); }, "real [samples, classes], not [2]");
-  refuses([&] { accuracy.update(scores, at::zeros({2})); }, "target has to be integers [samples], not [2]");
+  refuses([&] { accuracy.update(scores, at::zeros({2})); }, "target has to be integers [samples], not Float [2]");
   refuses([&] { accuracy.update(scores, at::full({2}, 3, at::kLong)); },
           "target has class 3, but the classes are 0 to 2");
   refuses([&] { accuracy.update(scores, at::full({2}, -1, at::kLong)); }, "target has class -1");

@@ -244,6 +244,23 @@ TEST(CheckpointParts, AreKeptOnce) {
   EXPECT_THROW(checkpoint.add("value", value), std::logic_error);
 }
 
+TEST(CheckpointParts, AreAddedBeforeAnythingIsLoadedOrSaved) {
+  const TempFolder folder;
+  const auto net = net_of(1);
+  double value = 0;
+  Checkpoint checkpoint(folder / "run.pt", net);
+  checkpoint.load_or_start();
+  EXPECT_THROW(checkpoint.add("value", value), std::logic_error);
+}
+
+TEST(CheckpointParts, AnOptimizerOfOtherParametersIsWarnedOf) {
+  const auto net = net_of(1), other = net_of(2);
+  torch::optim::SGD optimizer(other->parameters(), 0.1);
+  ::testing::internal::CaptureStderr();
+  const Checkpoint checkpoint("run.pt", net, optimizer);
+  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "2 parameters of an optimizer are not the model's"));
+}
+
 TEST(CheckpointParts, TwoOptimizersDoNotMix) {
   const TempFolder folder;
   auto net = net_of(1), other = net_of(2);

@@ -66,7 +66,8 @@ Descriptor locked(const fs::path& path) {
     Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
     if (file.get() < 0) fail(path, "cannot be created", errno);
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      throw std::runtime_error(path.string() + " is being written by another process or Checkpoint");
+      throw std::runtime_error(path.string() +
+                               " is being written by another process or Checkpoint; each needs a path of its own");
     if (is_the_file(file, path)) return file;  // else its writer has just given it its final name
   }
 }

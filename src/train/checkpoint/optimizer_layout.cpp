@@ -104,7 +104,7 @@ class FieldReader {
   void constant(const char* name, bool value) {
     const auto found = place_.find(name);
     if (found && !found->is_none() && found->boolean() != value)
-      found->fail(std::string("is ") + (value ? "False" : "True") + ", which this optimizer of torch::optim is not");
+      found->fail(std::string("is ") + (value ? "False" : "True") + ", which C++'s optimizer of this name cannot do");
   }
   void choice(const char*, const Value&) {}
 
