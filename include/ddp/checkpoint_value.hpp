@@ -16,7 +16,7 @@ namespace ddp {
 
 /// IValue: None, bool, int, double, string, tensor, or a list, tuple or dict of such.
 struct CheckpointValue {
-  std::function<c10::IValue()> state;
+  std::function<c10::IValue()> state;  ///< no collective in it
   /// Checks what was saved and returns what puts it in place. Errors: std::exception; then nothing is loaded.
   std::function<std::function<void()>(const c10::IValue& saved)> stage;
   /// Each rank keeps its own, as a generator that is seeded by rank, and gets it back in a run of as many ranks; else

@@ -68,6 +68,7 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   const std::shared_ptr<M>& module() const { return module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return core_.group(); }
   std::int64_t bucket_bytes() const { return core_.bucket_bytes(); }
+  /// For a Checkpoint: see data_parallel_core.hpp.
   CheckpointValue reducer_memory() const { return core_.reducer_memory(); }
   /// Null where there is none.
   const std::shared_ptr<CommHook>& comm_hook() const { return core_.comm_hook(); }

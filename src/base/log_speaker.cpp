@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ddp/error.hpp"
 #include "ddp/log.hpp"
@@ -55,6 +56,7 @@ class Speaker {
   Identity identity_;
   bool is_introduced_ = false;
   std::string asked_for_;  // by the program
+  std::string complaint_;  // the last one
 };
 
 void Speaker::use(const std::string& path) {
@@ -76,7 +78,9 @@ std::string Speaker::introduce(const Identity& identity, const char* variable) {
     use(path);
   } catch (const std::runtime_error& error) {
     use("");  // the former one may be that of another rank
-    return (asked ? "log::to_file(\"" + path + "\")" : "DDP_LOG_FILE=" + path) + " is ignored: " + error.what();
+    const auto complaint =
+        (asked ? "log::to_file(\"" + path + "\")" : "DDP_LOG_FILE=" + path) + " is ignored: " + error.what();
+    return complaint == std::exchange(complaint_, complaint) ? std::string() : complaint;
   }
   return {};
 }

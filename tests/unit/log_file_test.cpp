@@ -386,6 +386,15 @@ TEST_F(LogToFile, RanksThatMakeOneFolderAtATimeAllSucceed) {
   }
 }
 
+TEST_F(LogToFile, AVariableThatNamesNoFileIsComplainedOfOnce) {
+  const auto shown = heard([&] {
+    setenv("DDP_LOG_FILE", "/proc/none/run.log", 1);
+    be_rank(0);
+    log::set_identity({.rank = 0, .world_size = 4, .host = "node7"});
+  });
+  EXPECT_EQ(count(shown, "DDP_LOG_FILE"), 1) << shown;
+}
+
 TEST_F(LogToFile, AnotherWordInBracesIsAnError) {
   const auto shown = heard([&] {
     be_rank(0);
