@@ -88,7 +88,6 @@ struct Checkpoint::Impl {
                              ", but one file is kept at least");
   }
 
-  bool has_file() const { return !group || group->rank() == 0; }
   int rank() const { return group ? group->rank() : 0; }
   int world_size() const { return group ? group->size() : 1; }
   Origin origin() const { return group ? group->origin() : Origin{.rank = 0, .world_size = 1}; }
