@@ -31,7 +31,13 @@ ${DDP_TORCH_ROOT}/lib/libtorch_cpu.so;${DDP_TORCH_ROOT}/lib/libc10.so")
 
 # What a program needs beside it that calls LibTorch's CUDA part itself.
 if(EXISTS ${DDP_TORCH_ROOT}/lib/libtorch_cuda.so)
+  # CUDA's runtime: the very one that LibTorch loads, beside it in pip's packages, else in a toolkit.
+  file(GLOB ddp_cudart_folders ${DDP_TORCH_ROOT}/../nvidia/*/lib)
+  find_library(DDP_CUDART_LIBRARY NAMES libcudart.so.13 libcudart.so.12 cudart HINTS ${ddp_cudart_folders}
+               PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES lib64 lib)
+  mark_as_advanced(DDP_CUDART_LIBRARY)
   add_library(ddp::torch_cuda INTERFACE IMPORTED)
   set_target_properties(ddp::torch_cuda PROPERTIES
-    INTERFACE_LINK_LIBRARIES "${DDP_TORCH_ROOT}/lib/libtorch_cuda.so;${DDP_TORCH_ROOT}/lib/libc10_cuda.so")
+    INTERFACE_LINK_LIBRARIES "${DDP_TORCH_ROOT}/lib/libtorch_cuda.so;${DDP_TORCH_ROOT}/lib/libc10_cuda.so;\
+$<$<BOOL:${DDP_CUDART_LIBRARY}>:${DDP_CUDART_LIBRARY}>")
 endif()

@@ -5,6 +5,7 @@
 /// its text, whatever the timeout. See docs/errors.md.
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <cstdint>
@@ -23,13 +24,27 @@ namespace ddp {
 
 enum class ReduceOp { sum, avg, min, max, product };
 
+/// What is NCCL's own.
+struct NcclOptions {
+  /// Its kernels go before others that wait on the device, so that buckets are averaged while backward still computes.
+  bool high_priority_stream = true;
+  /// Memory of allocate(), and so of the buckets, is registered with NCCL where the GPUs can make use of it.
+  bool register_memory = true;
+};
+
 /// How a group is made. Every field has a default.
 struct ProcessGroupOptions {
-  /// "auto": the variable DDP_BACKEND where it is set; else, on the CPU, shared memory where all ranks are on one host
-  /// and can have it, else Gloo. "shm", "gloo": that one. "nccl": on the GPU cuda:<local rank>; in builds with DDP_CUDA
-  /// alone, and not for use yet: it has never run on a GPU, and it refuses the data on the CPU that every collective
-  /// exchanges first. Errors: ConfigError, on every rank, where a backend that was named cannot be had.
+  /// "auto": the variable DDP_BACKEND where it is set; else NCCL where this build has it (DDP_WITH_NCCL) and the process
+  /// sees a GPU; else shared memory where all ranks are on one host and can have it, else Gloo. "shm", "gloo", "nccl":
+  /// that one. Over NCCL, tensors in the host's memory travel as they do on the CPU. Errors: ConfigError, on every rank,
+  /// where a backend that was named cannot be had.
   std::string backend = "auto";
+  /// The device that the rank works on. Unset: over NCCL cuda:<LOCAL_RANK>, or the only one that the process sees; else
+  /// the CPU. With "shm" or "gloo", tensors of another device than the CPU go through the host's memory: slower, but
+  /// several ranks may share a device. Errors: ConfigError where there is no such device, and, over NCCL, on every rank
+  /// where two have the same one.
+  std::optional<at::Device> device = std::nullopt;
+  NcclOptions nccl = {};
   /// Limit of each collective and of the start-up. Unset: DDP_TIMEOUT (seconds), else 30 minutes.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   /// A call that lasts as long is warned of, by one rank for all, with what every rank does; again whenever the time
@@ -68,7 +83,11 @@ struct PlannedCalls;
 /// or root differ, all throw CallMismatchError.
 ///
 /// Threads: calls from several threads are safe, but all ranks must make them in the same order.
-/// Tensors: on device(); any strides, no elements included; results are written in place.
+/// Tensors: on device() or in the host's memory, alike on all ranks; any strides, no elements included; results are
+/// written in place.
+/// Devices: a call on a device's tensors waits for the current stream, and wait() has the stream that is current then
+/// wait for the result; the host waits for neither. A failure that shows on the device alone breaks the group, and what
+/// the device waits for is aborted. Messages, and byte strings, always go through the host's memory.
 /// Errors: see Work::wait(); std::logic_error for misuse that one rank can see, before it sends. A broken group throws
 /// the same error again at every later call. Lifetime: shared. The destructor says goodbye without waiting; shutdown()
 /// waits a little.
@@ -81,7 +100,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   /// Collective. Reduces element by element over the ranks, in place on every rank. Half types are
-  /// summed in float and rounded once; complex knows sum, avg; bool and integers know no avg.
+  /// summed in float and rounded once, but over NCCL, which sums them as they are; complex knows sum, avg; bool and
+  /// integers know no avg.
   void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   [[nodiscard]] Work all_reduce_async(at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
@@ -133,7 +153,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   [[nodiscard]] Work send_async(const at::Tensor& tensor, int to, const CallOptions& options = {});
   [[nodiscard]] Work recv_async(at::Tensor& tensor, int from, const CallOptions& options = {});
 
-  /// Collective. Returns once every rank has called it.
+  /// Collective. Returns once every rank has called it; what they have queued on devices may still run.
   void barrier(const CallOptions& options = {});
   [[nodiscard]] Work barrier_async(const CallOptions& options = {});
   /// Collective. The same over the store, some milliseconds slower: a TimeoutError's first line names
@@ -162,7 +182,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubGroupOptions& options = {});
 
   /// Memory that suits this backend's reductions, zeroed: uint8 [bytes] on device(). In shared memory, reductions of
-  /// tensors in it copy nothing; where no more of it is to be had, it is ordinary memory, and one line says so.
+  /// tensors in it copy nothing; where no more of it is to be had, it is ordinary memory, and one line says so. Over
+  /// NCCL see NcclOptions::register_memory.
   at::Tensor allocate(std::int64_t bytes);
 
   /// Tells all ranks that this one has failed: their waits end with this rank and `text`, and the

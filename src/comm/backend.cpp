@@ -3,6 +3,8 @@
 #include <cstdlib>
 
 #include "comm/backend_shm.hpp"
+#include "comm/backend_staged.hpp"
+#include "comm/device_backend.hpp"
 #include "comm/shm_meeting.hpp"
 
 #include "ddp/error.hpp"
@@ -29,43 +31,63 @@ c10::intrusive_ptr<c10d::Backend> make_shm_or_gloo(std::string_view name, const 
 
 }  // namespace
 
-// "auto" is not NCCL on machines with GPUs yet: signatures and byte strings are tensors of the CPU, which NCCL refuses.
-std::string choose_backend(std::string_view name, const Environment& environment) {
+std::string choose_backend(std::string_view name, const Environment& environment,
+                           const std::optional<at::Device>& device) {
   const char* const variable = std::getenv("DDP_BACKEND");
   if (name == "auto" && variable != nullptr && *variable != '\0') name = variable;
-  if (name == "auto" || name == "gloo" || name == "shm" || (name == "nccl" && kHasNccl)) return std::string(name);
+  if (name == "auto") {
+    const auto nccl = device_backend("nccl");
+    const bool suits = nccl && (device ? device->type() == nccl->type() : nccl->visible() > 0);
+    return suits ? "nccl" : "auto";
+  }
+  if (name == "gloo" || name == "shm" || device_backend(name)) return std::string(name);
   const Origin origin{environment.rank, environment.world_size};
   const bool is_variables = variable != nullptr && name == variable;
   const std::string quoted = (is_variables ? "DDP_BACKEND=\"" : "\"") + std::string(name) + '"';
   if (name == "nccl")
     throw ConfigError(origin, kPart, "backend " + quoted + " is not in this build",
-                      "configure it with DDP_CUDA, or use \"auto\"");
+                      "configure it with DDP_WITH_NCCL, or use \"auto\"");
   throw ConfigError(origin, kPart, "unknown backend " + quoted, "known are \"auto\", \"gloo\", \"nccl\" and \"shm\"");
 }
 
-at::Device cuda_device_of(const Environment& environment, int visible) {
+at::Device visible_device(const Environment& environment, at::DeviceType type, int visible,
+                          const std::optional<at::Device>& asked) {
   const Origin origin{environment.rank, environment.world_size};
+  const std::string kind = type == at::kCUDA ? "CUDA" : c10::DeviceTypeName(type, true);
   if (visible < 1)
-    throw ConfigError(origin, kPart, "backend \"nccl\" needs a GPU, and this process sees no CUDA device",
-                      "see what nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; on the CPU, use \"auto\" "
-                      "or \"gloo\"");
-  if (environment.local_rank < 0 || environment.local_rank >= visible)
+    throw ConfigError(origin, kPart, "this process sees no " + kind + " device, and is to work on one",
+                      type == at::kCUDA ? "see what nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; on the "
+                                          "CPU, use backend \"gloo\" or \"shm\""
+                                        : "");
+  const bool is_chosen = asked && asked->has_index();
+  const int number = is_chosen ? asked->index() : visible == 1 ? 0 : environment.local_rank;
+  if (number < 0 || number >= visible)
     throw ConfigError(origin, kPart,
-                      "local rank " + std::to_string(environment.local_rank) +
-                          " has no CUDA device: this process sees " + std::to_string(visible),
-                      "start one process a device, or set LOCAL_RANK=0 where each process sees its own alone");
-  return {at::kCUDA, static_cast<at::DeviceIndex>(environment.local_rank)};
+                      (is_chosen ? "there is no " + kind + " device " + std::to_string(number)
+                                 : "local rank " + std::to_string(number) + " has no " + kind + " device") +
+                          ": this process sees " + std::to_string(visible),
+                      is_chosen ? "devices count from 0 among those that are visible"
+                                : "start one process a device; several on one work with backend \"gloo\" or \"shm\" "
+                                  "and ProcessGroupOptions::device");
+  return {type, static_cast<at::DeviceIndex>(number)};
 }
 
-at::Device take_device(std::string_view backend, const Environment& environment) {
-  if constexpr (kHasNccl)
-    if (backend == "nccl") return take_nccl_device(environment);
-  return at::kCPU;
+DeviceChoice choose_device(std::string_view backend, const Environment& environment,
+                           const std::optional<at::Device>& asked) {
+  const Origin origin{environment.rank, environment.world_size};
+  auto engine = device_backend(backend);
+  if (engine && asked && asked->type() != engine->type())
+    throw ConfigError(origin, kPart, "backend \"" + std::string(backend) + "\" does not work on " + asked->str(),
+                      "leave the device out, or use backend \"gloo\" or \"shm\"");
+  std::string host(engine ? "auto" : backend);
+  if (!engine && (!asked || asked->is_cpu())) return {std::move(host)};
+  if (!engine) engine = staged_device_backend(asked->type(), host);
+  const auto device = visible_device(environment, engine->type(), engine->visible(), asked);
+  engine->take(device);
+  return {std::move(host), std::move(engine), device};
 }
 
-c10::intrusive_ptr<c10d::Backend> make_backend(std::string_view name, const BackendSetup& setup) {
-  if constexpr (kHasNccl)
-    if (name == "nccl") return make_nccl_backend(setup);
+c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string_view name, const BackendSetup& setup) {
   return name == "gloo" ? make_gloo_backend(setup) : make_shm_or_gloo(name, setup);
 }
 

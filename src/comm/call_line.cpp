@@ -3,12 +3,15 @@
 #include <exception>
 #include <utility>
 
+#include "comm/device_watch.hpp"
+
 namespace ddp::comm {
 
-void CallLine::submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages) {
+void CallLine::submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages,
+                      std::shared_ptr<DeviceWatch> watch) {
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back({std::move(state), std::move(stages)});
+    waiting_.push_back({std::move(state), std::move(stages), std::move(watch)});
     if (is_advancing_.exchange(true)) return;
   }
   advance();
@@ -44,7 +47,10 @@ bool CallLine::begin_stages(Entry& entry) {
       const bool is_last = entry.next == entry.stages.size();
       if (!pending) continue;
       if (is_last) {
-        follow(state, *pending);
+        if (entry.watch)
+          entry.watch->follow(state, pending);
+        else
+          follow(state, *pending);
         return false;
       }
       auto rest = std::make_shared<Entry>(std::move(entry));

@@ -15,6 +15,8 @@
 
 namespace ddp::comm {
 
+class DeviceWatch;
+
 /// Threads: all members are safe. Stages run on the caller's thread or on the backend's.
 class CallLine : public std::enable_shared_from_this<CallLine> {
  public:
@@ -23,8 +25,9 @@ class CallLine : public std::enable_shared_from_this<CallLine> {
   using Stage = std::function<Pending()>;
 
   /// Runs each stage once the one before it has ended; the last one's end is the end of the call.
-  /// Later calls wait until the last stage has begun.
-  void submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages);
+  /// Later calls wait until the last stage has begun. Where that one's transfer is on a device, `watch` learns its end.
+  void submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages,
+              std::shared_ptr<DeviceWatch> watch = nullptr);
   /// The call ends when `pending` does.
   static void follow(std::shared_ptr<Work::State> state, c10d::Work& pending);
   /// No call waits in it.
@@ -34,6 +37,7 @@ class CallLine : public std::enable_shared_from_this<CallLine> {
   struct Entry {
     std::shared_ptr<Work::State> state;
     std::vector<Stage> stages;
+    std::shared_ptr<DeviceWatch> watch;
     std::size_t next = 0;
   };
   void advance();

@@ -24,7 +24,7 @@ bool CallPlan::is_alone() const { return PlannedCalls::plans(*group_).one_alone;
 void CallPlan::require_same(int part, const std::string& label) const {
   if (is_alone()) return;
   // The number is the size, which is what the ranks compare.
-  auto token = at::zeros({2 * number_ + part}, at::device(group_->device()).dtype(at::kByte));
+  auto token = at::zeros({2 * number_ + part}, at::kByte);
   group_->all_reduce(token, ReduceOp::sum, {.label = label + " of wrapper " + std::to_string(number_)});
 }
 

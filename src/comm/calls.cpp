@@ -1,6 +1,8 @@
 // How a collective gets from its arguments to the backend, whatever it does.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <stdexcept>
 
@@ -9,6 +11,12 @@
 #include "ddp/log.hpp"
 
 namespace ddp {
+
+ProcessGroup::Impl::Route ProcessGroup::Impl::route(const at::Tensor& tensor) const {
+  if (tensor.is_cpu()) return {backend, reductions(), std::nullopt};
+  const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  return {device_backend.get(), engine->reductions(size()), stream};
+}
 
 void ProcessGroup::Impl::require_open(std::string_view operation) const {
   if (closed) throw std::logic_error(std::string(operation) + ": the process group has been shut down");
@@ -46,7 +54,8 @@ Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   auto state = std::make_shared<Work::State>(session, call, options.timeout.value_or(timeout));
   state->set_finish(std::move(plan.finish));
   const bool may_be_left = plan.is_signed && !comm::WaitsHere::lives();
-  line->submit(state, stages_of(std::move(plan), call));
+  auto watch = plan.stream ? device_watch : nullptr;
+  line->submit(state, stages_of(std::move(plan), call), std::move(watch));
   if (may_be_left) session->go_on_alone();
   return Work(std::move(state));
 }
@@ -62,16 +71,16 @@ bool ProcessGroup::Impl::run_at_once(comm::Call&& call, comm::shm::Call&& shared
   std::unique_lock lock(order);
   if (!line->is_idle()) return false;
   enter(call, comm::Start::at_once);
-  auto& engine = *shm->engine();
+  auto& shared_engine = *shm->engine();
   call.signature.number = static_cast<std::int64_t>(call.number);
   shared.label = comm::label_of(call.signature);
   const auto limit = options.timeout.value_or(timeout);
-  const bool is_entered = engine.enter_at_once(shared);
+  const bool is_entered = shared_engine.enter_at_once(shared);
   auto pending =
-      is_entered ? Pending() : engine.submit(std::move(shared), {tensor}, c10d::OpType::UNKNOWN, comparison_of(call));
+      is_entered ? Pending() : shared_engine.submit(std::move(shared), {tensor}, c10d::OpType::UNKNOWN, comparison_of(call));
   lock.unlock();  // its place in the order is fixed
   if (is_entered)
-    pending = engine.run_entered(shared, tensor, comm::deadline_of(call, limit), [&] { return comparison_of(call); });
+    pending = shared_engine.run_entered(shared, tensor, comm::deadline_of(call, limit), [&] { return comparison_of(call); });
   if (!pending) {
     session->recorder().complete(call);
     if (shared.has_differed) comparison_of(call)(shared.labels);
@@ -100,7 +109,9 @@ void add_transfers(Stages& stages, Plan plan, const std::shared_ptr<Signatures>&
                    const ProcessGroup::Impl& group, const comm::Call& call) {
   if (plan.prepare) stages.push_back([signatures, prepare = std::move(plan.prepare)] { return prepare(*signatures); });
   if (!plan.begin) return;
-  stages.push_back([signatures, session = group.session, ticket = call.ticket, begin = std::move(plan.begin)] {
+  stages.push_back([signatures, session = group.session, ticket = call.ticket, begin = std::move(plan.begin),
+                    stream = plan.stream] {
+    const c10::OptionalStreamGuard behind_the_caller(stream);  // also on a thread of the backend
     session->recorder().start(ticket);
     return begin(*signatures);
   });
@@ -142,7 +153,7 @@ Stages ProcessGroup::Impl::signed_stages_of(Plan plan, const comm::Call& call) {
   const auto signatures = std::make_shared<Signatures>();
   plan.signature.number = static_cast<std::int64_t>(call.number);
   comm::ShmBackend::Signing signing{comm::label_of(plan.signature), false, comparison_of(call)};
-  if (!plan.prepare && !plan.reads_signatures) {
+  if (!plan.prepare && !plan.reads_signatures && !plan.stream) {
     stages.push_back(
         [shm = shm, signing, signatures, session = session, ticket = call.ticket, begin = std::move(plan.begin)] {
           session->recorder().start(ticket);
@@ -170,6 +181,8 @@ void require_root(int root, int size, const char* operation) {
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
+    case ReduceOp::avg:
+      return c10d::ReduceOp::AVG;
     case ReduceOp::min:
       return c10d::ReduceOp::MIN;
     case ReduceOp::max:
@@ -181,8 +194,8 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   }
 }
 
-std::vector<at::Tensor> buffers(int count, std::int64_t bytes) {
-  auto memory = at::empty({count, bytes}, at::kByte);
+std::vector<at::Tensor> buffers(int count, std::int64_t bytes, at::Device device) {
+  auto memory = at::empty({count, bytes}, at::device(device).dtype(at::kByte));
   std::vector<at::Tensor> parts;
   for (int i = 0; i < count; ++i) parts.push_back(memory.select(0, i));
   return parts;
@@ -190,7 +203,7 @@ std::vector<at::Tensor> buffers(int count, std::int64_t bytes) {
 
 at::Tensor padded(const at::Tensor& bytes, std::int64_t length) {
   if (bytes.numel() == length) return bytes;
-  auto result = at::zeros({length}, at::kByte);
+  auto result = at::zeros({length}, bytes.options());
   result.narrow(0, 0, bytes.numel()).copy_(bytes);
   return result;
 }

@@ -34,11 +34,13 @@ Wire wire_of_copy(const at::Tensor& tensor, ReduceOp op, comm::Reductions reduct
 
 Plan ProcessGroup::Impl::all_reduce(at::Tensor& tensor, ReduceOp op) {
   comm::require_writable(tensor, device, "all_reduce");
-  auto wire = comm::wire_for_reduction(tensor, op, reductions());
+  const auto way = route(tensor);
+  auto wire = comm::wire_for_reduction(tensor, op, way.reductions);
   c10d::AllreduceOptions details;
-  details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op));
+  details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op, way.reductions));
   Plan plan{signature_of_reduction(Operation::all_reduce, tensor, op)};
-  plan.begin = [backend = backend, details, flat = wire.tensor](const Signatures&) {
+  plan.stream = way.stream;
+  plan.begin = [backend = way.backend, details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->allreduce(tensors, details);
@@ -52,13 +54,13 @@ bool ProcessGroup::Impl::all_reduce_at_once(at::Tensor& tensor, ReduceOp op, con
   // Not larger: what the ceremony costs does not show there, and this rank's other calls wait for this one's end.
   constexpr std::size_t most_bytes = 1 << 20;
   const comm::Session::Calling calling(*session);
-  if (closed || !shm) return false;
+  if (closed || !shm || !tensor.is_cpu()) return false;
   comm::require_writable(tensor, device, "all_reduce");
   if (tensor.nbytes() == 0 || tensor.nbytes() > most_bytes) return false;
   if (!comm::reduces_in_place(tensor, op, reductions())) return false;
   const Signature signature = signature_of_reduction(Operation::all_reduce, tensor, op);
   return run_at_once({signature, options.label},
-                     shm->reduction_of(tensor, comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op))),
+                     shm->reduction_of(tensor, comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op, reductions()))),
                      tensor, options);
 }
 
@@ -66,21 +68,62 @@ Work ProcessGroup::all_reduce_async(at::Tensor& tensor, ReduceOp op, const CallO
   return impl_->start(impl_->all_reduce(tensor, op), options);
 }
 
-Work comm::PlannedCalls::all_reduce(ProcessGroup& group, at::Tensor& tensor, const CallOptions& options) {
-  auto plan = group.impl_->all_reduce(tensor, ReduceOp::sum);
+Work comm::PlannedCalls::all_reduce(ProcessGroup& group, at::Tensor& tensor, const CallOptions& options, ReduceOp op) {
+  auto plan = group.impl_->all_reduce(tensor, op);
   plan.is_signed = false;
   return group.impl_->start(std::move(plan), options);
+}
+
+namespace {
+
+// Of calls that begin one after the other within one launch.
+Plan together(std::vector<Plan> parts, c10d::Backend& backend) {
+  auto plan = std::move(parts[0]);
+  plan.begin = [parts, first = plan.begin, &backend](const Signatures& none) {
+    backend.startCoalescing();
+    first(none);
+    for (std::size_t i = 1; i < parts.size(); ++i) parts[i].begin(none);
+    return backend.endCoalescing();
+  };
+  plan.finish = [parts, first = plan.finish] {
+    if (first) first();
+    for (std::size_t i = 1; i < parts.size(); ++i)
+      if (parts[i].finish) parts[i].finish();
+  };
+  return plan;
+}
+
+}  // namespace
+
+std::vector<Work> comm::PlannedCalls::all_reduce_each(ProcessGroup& group, std::vector<at::Tensor>& tensors,
+                                                      const CallOptions& options, ReduceOp op) {
+  auto& impl = *group.impl_;
+  std::vector<Plan> plans;
+  for (auto& tensor : tensors) {
+    plans.push_back(impl.all_reduce(tensor, op));
+    plans.back().is_signed = false;
+  }
+  if (plans.size() > 1 && impl.device_backend && impl.device_backend->supportsCoalescing()) {
+    auto plan = together(std::move(plans), *impl.device_backend);
+    plans.clear();
+    plans.push_back(std::move(plan));
+  }
+  std::vector<Work> works;
+  for (auto& plan : plans) works.push_back(impl.start(std::move(plan), options));
+  return works;
 }
 
 Plan ProcessGroup::Impl::broadcast(at::Tensor& tensor, int root) {
   comm::require_writable(tensor, device, "broadcast");
   comm::require_root(root, size(), "broadcast");
+  const auto way = route(tensor);
   auto wire = comm::wire_of_bytes(tensor);
   c10d::BroadcastOptions details;
   details.rootRank = root;
   Plan plan{Signature(Operation::broadcast, tensor)};
   plan.signature.root = root;
-  plan.begin = [backend = backend, details, flat = wire.tensor](const Signatures&) {
+  plan.stream = way.stream;
+  plan.begin = [backend = way.backend, details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->broadcast(tensors, details);
@@ -106,20 +149,32 @@ void comm::PlannedCalls::name_buckets(ProcessGroup& group, std::vector<BucketNam
   group.impl_->session->name_buckets(std::move(buckets));
 }
 
+bool comm::PlannedCalls::has_means(const ProcessGroup& group) {
+  const auto& engine = group.impl_->engine;
+  return engine && engine->reductions(group.size()).of_means;
+}
+
+bool comm::PlannedCalls::is_capturing(const ProcessGroup& group) {
+  const auto& engine = group.impl_->engine;
+  return engine && engine->is_capturing(group.device());
+}
+
 comm::PlanCounts& comm::PlannedCalls::plans(ProcessGroup& group) { return group.impl_->plans; }
 
 Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const CallOptions& options) {
   comm::require_writable(tensor, device(), "reduce");
   comm::require_root(root, size(), "reduce");
   // Gloo uses the other ranks' memory as scratch.
-  auto wire = rank() == root ? comm::wire_for_reduction(tensor, op, impl_->reductions())
-                             : wire_of_copy(tensor, op, impl_->reductions());
+  const auto way = impl_->route(tensor);
+  auto wire = rank() == root ? comm::wire_for_reduction(tensor, op, way.reductions)
+                             : wire_of_copy(tensor, op, way.reductions);
   c10d::ReduceOptions details;
   details.rootRank = root;
-  details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op));
+  details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op, way.reductions));
   Plan plan{signature_of_reduction(Operation::reduce, tensor, op)};
   plan.signature.root = root;
-  plan.begin = [backend = impl_->backend, details, flat = wire.tensor](const Signatures&) {
+  plan.stream = way.stream;
+  plan.begin = [backend = way.backend, details, flat = wire.tensor](const Signatures&) {
     if (flat.numel() == 0) return Pending();
     std::vector<at::Tensor> tensors{flat};
     return backend->reduce(tensors, details);
@@ -136,8 +191,9 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor& output, const at::Tensor& in
   auto expected = output.sizes().vec();
   if (expected.empty()) throw std::logic_error("reduce_scatter: the output needs a first dimension");
   expected[0] *= size();
-  if (input.sizes() != at::IntArrayRef(expected) || input.scalar_type() != output.scalar_type())
-    throw std::logic_error("reduce_scatter: the input must be of the output's dtype and " + std::to_string(size()) +
+  if (input.sizes() != at::IntArrayRef(expected) || input.scalar_type() != output.scalar_type() ||
+      input.device() != output.device())
+    throw std::logic_error("reduce_scatter: the input must be of the output's dtype and device and " + std::to_string(size()) +
                            " times its first dimension: input " +
                            comm::Signature(Operation::reduce_scatter, input).amount() + ", output " +
                            comm::Signature(Operation::reduce_scatter, output).amount());

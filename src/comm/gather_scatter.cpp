@@ -41,7 +41,7 @@ struct Parts {
       longest = std::max(longest, static_cast<std::int64_t>(results.back().nbytes()));
     }
   }
-  void make_rows() { rows = comm::buffers(static_cast<int>(results.size()), longest); }
+  void make_rows() { rows = comm::buffers(static_cast<int>(results.size()), longest, results.at(0).device()); }
   std::vector<at::Tensor> take() {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto bytes = comm::bytes_of(results[i]);
@@ -66,7 +66,9 @@ Work ProcessGroup::all_gather_async(std::vector<at::Tensor>& output, const at::T
   const auto parts = std::make_shared<std::optional<Parts>>();
   Plan plan{Signature(Operation::all_gather, tensor)};
   plan.signature.first_differs = 1;
-  plan.begin = [backend = impl_->backend, parts, dense](const Signatures& signatures) {
+  const auto way = impl_->route(tensor);
+  plan.stream = way.stream;
+  plan.begin = [backend = way.backend, parts, dense](const Signatures& signatures) {
     parts->emplace(signatures, dense.options());
     if ((*parts)->longest == 0) return Pending();
     (*parts)->make_rows();
@@ -88,7 +90,9 @@ Work ProcessGroup::gather_async(std::vector<at::Tensor>& output, const at::Tenso
   Plan plan{Signature(Operation::gather, tensor)};
   plan.signature.first_differs = 1;
   plan.signature.root = root;
-  plan.begin = [backend = impl_->backend, parts, dense, root, is_root](const Signatures& signatures) {
+  const auto way = impl_->route(tensor);
+  plan.stream = way.stream;
+  plan.begin = [backend = way.backend, parts, dense, root, is_root](const Signatures& signatures) {
     const auto longest = longest_of(signatures, dense);
     if (is_root) parts->emplace(signatures, dense.options());
     if (longest == 0) return Pending();
@@ -118,15 +122,18 @@ Work ProcessGroup::scatter_async(at::Tensor& output, const std::vector<at::Tenso
                              " ranks, not " + std::to_string(input.size()));
     for (const auto& tensor : input) {
       comm::require_dense(tensor, device(), "scatter");
-      if (tensor.sizes() != output.sizes() || tensor.scalar_type() != output.scalar_type())
-        throw std::logic_error("scatter: the inputs must have the output's dtype and sizes");
+      if (tensor.sizes() != output.sizes() || tensor.scalar_type() != output.scalar_type() ||
+          tensor.device() != output.device())
+        throw std::logic_error("scatter: the inputs must have the output's dtype, sizes and device");
       rows.push_back(comm::bytes_of(dense_of(tensor)));
     }
   }
   const auto dense = at::empty(output.sizes(), output.options().memory_format(at::MemoryFormat::Contiguous));
   Plan plan{Signature(Operation::scatter, output)};
   plan.signature.root = root;
-  plan.begin = [backend = impl_->backend, rows, bytes = comm::bytes_of(dense), root](const Signatures&) {
+  const auto way = impl_->route(output);
+  plan.stream = way.stream;
+  plan.begin = [backend = way.backend, rows, bytes = comm::bytes_of(dense), root](const Signatures&) {
     if (bytes.numel() == 0) return Pending();
     std::vector<at::Tensor> outputs{bytes};
     std::vector<std::vector<at::Tensor>> inputs;
@@ -219,8 +226,10 @@ std::shared_ptr<Exchange> exchange_of(const at::Tensor& output, const at::Tensor
   auto exchange = std::make_shared<Exchange>();
   exchange->sent = rows_per_rank(splits.input, input, ranks, "input");
   exchange->taken = rows_per_rank(splits.output, output, ranks, "output");
-  if (input.scalar_type() != output.scalar_type() || input.sizes().slice(1) != output.sizes().slice(1))
-    throw std::logic_error("all_to_all: input and output must agree in dtype and in all dimensions but the first");
+  if (input.scalar_type() != output.scalar_type() || input.device() != output.device() ||
+      input.sizes().slice(1) != output.sizes().slice(1))
+    throw std::logic_error(
+        "all_to_all: input and output must agree in dtype, device and in all dimensions but the first");
   exchange->input = dense_of(input);
   exchange->output = at::empty(output.sizes(), output.options().memory_format(at::MemoryFormat::Contiguous));
   return exchange;
@@ -248,7 +257,9 @@ Work ProcessGroup::all_to_all_async(at::Tensor& output, const at::Tensor& input,
     exchange->all_rows = comm::buffers(exchange->size(), exchange->own_rows().numel());
     return comm::gather_all(*backend, exchange->all_rows, exchange->own_rows());
   };
-  plan.begin = [backend = impl_->backend, exchange, ranks = impl_->session->ranks(), origin = origin(),
+  const auto way = impl_->route(output);
+  plan.stream = way.stream;
+  plan.begin = [backend = way.backend, exchange, ranks = impl_->session->ranks(), origin = origin(),
                 own = impl_->environment.rank](const Signatures& signatures) {
     const auto part = "all_to_all #" + std::to_string(signatures[static_cast<std::size_t>(own)].number);
     require_fitting_splits(*exchange, ranks, origin, part);

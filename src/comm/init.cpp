@@ -70,13 +70,24 @@ void share_cores(const std::vector<comm::Arrival>& arrivals, int rank) {
   at::set_num_threads(threads_per_rank(allowed_cores(), static_cast<int>(here)));
 }
 
+// What the ranks compare when they meet.
+comm::Session::Rendezvous rendezvous_of(const ProcessGroup::Impl& impl, const std::string& backend,
+                                        const std::string& store_file) {
+  comm::Session::Rendezvous meeting{store_file, backend, {}};
+  if (!impl.engine) return meeting;
+  if (impl.engine->name() == impl.host_backend)
+    meeting.backend += std::string(" on ") + c10::DeviceTypeName(impl.device.type(), true);
+  meeting.device = impl.engine->identity(impl.device);
+  return meeting;
+}
+
 void introduce(const Environment& environment, const std::string& host) {
   log::set_identity({environment.rank, environment.world_size, environment.single_host() ? std::string() : host});
 }
 
 }  // namespace
 
-void ProcessGroup::Impl::connect(std::string_view part) {
+comm::BackendSetup ProcessGroup::Impl::setup() const {
   const auto is_broken = [weak = std::weak_ptr(session)] {
     const auto alive = weak.lock();
     return !alive || alive->health().breakage().has_value();
@@ -85,12 +96,21 @@ void ProcessGroup::Impl::connect(std::string_view part) {
     const auto alive = weak.lock();
     return !alive || alive->health().departure(alive->ranks()[static_cast<std::size_t>(rank)]).has_value();
   };
-  const comm::BackendSetup setup{session->store(), environment, device, is_broken, has_left};
-  const auto made = std::make_shared<c10::intrusive_ptr<c10d::Backend>>();
+  return {session->store(), environment, device, is_broken, has_left, nccl};
+}
+
+void ProcessGroup::Impl::connect(std::string_view part, const Impl* parent, const std::vector<int>& ranks) {
+  struct Made {
+    c10::intrusive_ptr<c10d::Backend> host, on_device;
+  };
+  const auto made = std::make_shared<Made>();
+  const bool splits = parent && engine && engine->can_split();
   // A rank that leaves at once must not meet one that still connects, so nobody returns before all are there.
-  const auto meet = [made, setup, name = wanted_backend] {
-    *made = comm::make_backend(name, setup);
-    (*made)->barrier()->wait();
+  const auto meet = [made, setup = setup(), engine = engine, ranks, from = splits ? parent->device_backend : nullptr,
+                     name = host_backend] {
+    made->host = comm::make_host_backend(name, setup);
+    made->host->barrier()->wait();
+    if (engine) made->on_device = from ? engine->split(*from, setup, ranks) : engine->make(setup);
   };
   try {
     session->run_abandonable(part, timeout, meet);
@@ -99,12 +119,22 @@ void ProcessGroup::Impl::connect(std::string_view part) {
     session->wait_for_others(comm::kFarewell);  // one that still joins is to learn why, and needs rank 0's store for it
     throw;
   }
-  owned_backend = std::move(*made);
+  owned_backend = std::move(made->host);
   backend = owned_backend.get();
-  backend_name = backend->getBackendName();
+  device_backend = std::move(made->on_device);
+  if (device_backend)
+    device_watch = std::make_shared<comm::DeviceWatch>(engine, device, device_backend, session);
+  backend_name = device_backend ? device_backend->getBackendName() : backend->getBackendName();
   session->set_backend(backend_name);
   shm = dynamic_cast<comm::ShmBackend*>(backend);
   if (shm) session->set_progress(shm->engine());
+}
+
+void ProcessGroup::Impl::help_to_split(std::string_view part, const std::vector<int>& ranks) const {
+  if (!engine || !engine->can_split()) return;
+  session->run_abandonable(part, timeout, [setup = setup(), engine = engine, parent = device_backend, ranks] {
+    engine->split(*parent, setup, ranks);
+  });
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options) {
@@ -116,14 +146,18 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   impl->timeout = timeout_of(options);
   const auto warn_after = warn_after_of(options);
   static_cast<void>(comm::dump_signals_are_wanted());  // a senseless value is an error now, not once the ranks have met
-  impl->wanted_backend = comm::choose_backend(options.backend, impl->environment);
-  impl->device = comm::take_device(impl->wanted_backend, impl->environment);  // before anything can touch another one
+  const auto wanted = comm::choose_backend(options.backend, impl->environment, options.device);
+  auto choice = comm::choose_device(wanted, impl->environment, options.device);  // before anything touches another one
+  impl->host_backend = std::move(choice.host);
+  impl->engine = std::move(choice.engine);
+  impl->device = choice.device;
+  impl->nccl = options.nccl;
   introduce(impl->environment, {});
   if (impl->environment.world_size == 1) {
     impl->backend_name = "none";
     impl->session = comm::Session::alone(impl->environment);
   } else {
-    impl->session = comm::Session::join(impl->environment, {options.store_file, impl->wanted_backend}, impl->timeout);
+    impl->session = comm::Session::join(impl->environment, rendezvous_of(*impl, wanted, options.store_file), impl->timeout);
     impl->session->set_warn_after(warn_after);
     comm::remember(impl->session);
     introduce(impl->environment, impl->session->arrivals()[static_cast<std::size_t>(impl->environment.rank)].host);

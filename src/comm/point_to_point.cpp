@@ -1,6 +1,7 @@
 // Messages between two ranks. Both tell the other what they expect before the data leaves, for a
 // message of another size would end the process. Gloo's messages have no futures, so that each is
-// waited for on a thread of its own.
+// waited for on a thread of its own. Tensors of a device go through the host's memory: on a device, messages of both
+// directions would wait for each other in the order of one stream.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -111,7 +112,7 @@ Work ProcessGroup::send_async(const at::Tensor& tensor, int to, const CallOption
   comm::require_dense(tensor, device(), "send");
   require_peer(to, *this, "send");
   const at::NoGradGuard no_grad;
-  const auto dense = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  const auto dense = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu();
   auto bytes = std::make_shared<at::Tensor>(comm::bytes_of(dense));
   return impl_->start_message({true, to, Signature(Operation::message, tensor), std::move(bytes), {}}, options);
 }
@@ -119,7 +120,8 @@ Work ProcessGroup::send_async(const at::Tensor& tensor, int to, const CallOption
 Work ProcessGroup::recv_async(at::Tensor& tensor, int from, const CallOptions& options) {
   comm::require_writable(tensor, device(), "recv");
   require_peer(from, *this, "recv");
-  const auto dense = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+  const auto dense =
+      at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
   auto bytes = std::make_shared<at::Tensor>(comm::bytes_of(dense));
   const auto finish = [dense, target = tensor.detach()] {
     const at::NoGradGuard no_grad;

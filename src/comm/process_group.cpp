@@ -9,12 +9,18 @@
 
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
+#include "ddp/log.hpp"
 
 namespace ddp {
 namespace {
 
 // What one rank may be behind the others at the end of a training; a broken group is not waited for.
 constexpr std::chrono::seconds kDrain{5};
+struct Kept {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::shared_ptr<comm::DeviceWatch> watch;
+};
+
 constexpr std::size_t kAlignment = 64;  // a cache line, and what vectorised reductions like
 
 }  // namespace
@@ -101,7 +107,9 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes, 
 at::Tensor ProcessGroup::allocate(std::int64_t bytes) {
   const comm::Session::Calling calling(*impl_->session);
   if (impl_->shm && !impl_->closed) return impl_->shm->allocate(bytes);
-  auto memory = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device()));
+  const auto options = at::TensorOptions().dtype(at::kByte).device(device());
+  if (auto registered = impl_->registered_memory(bytes); registered.defined()) return registered.zero_();
+  auto memory = at::zeros({bytes}, options);
   if (reinterpret_cast<std::uintptr_t>(memory.data_ptr()) % kAlignment != 0)
     throw std::logic_error("allocate: the tensor library's memory is not aligned to 64 bytes");
   return memory;
@@ -145,11 +153,39 @@ void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::mil
 // alone then, to the end of the process; so are those of a call that still runs, and all of them at exit.
 void ProcessGroup::Impl::release_backend() noexcept {
   if (!owned_backend) return;
+  release_device();
   if (!session->is_idle() || !session->is_sound() || comm::is_exiting()) {
     comm::park(std::move(owned_backend), session);
   } else {
     session->set_progress(nullptr);
     owned_backend.reset();
+  }
+}
+
+// Nothing runs on the device any more, so that its engine can be ended; else it is left alone, and so is its watch.
+void ProcessGroup::Impl::release_device() noexcept {
+  if (!device_backend) return;
+  if (!session->is_idle() || !session->is_sound() || comm::is_exiting()) {
+    comm::keep_for_ever(std::make_shared<Kept>(Kept{std::move(device_backend), std::move(device_watch)}));
+    return;
+  }
+  device_watch.reset();
+  try {
+    device_backend->shutdown();
+  } catch (const std::exception& error) {
+    log::all.debug("the device's engine could not be ended in order: {}", error.what());
+  }
+  device_backend.reset();
+}
+
+at::Tensor ProcessGroup::Impl::registered_memory(std::int64_t bytes) const {
+  if (closed || !device_backend || !nccl.register_memory) return {};
+  try {
+    if (!device_backend->supportsTensorAlloc(device.index())) return {};
+    return device_backend->allocateTensor(bytes, at::TensorOptions().dtype(at::kByte).device(device));
+  } catch (const std::exception& error) {
+    log::detail(log::Subsystem::bucket, "no registered memory: {}", error.what());
+    return {};
   }
 }
 

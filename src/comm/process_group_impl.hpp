@@ -2,6 +2,7 @@
 /// process_group_impl.hpp: what a ProcessGroup is made of, and how a call goes through it:
 /// check the arguments -> enter (number, record) -> compare signatures -> launch on the backend -> Work.
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
@@ -9,12 +10,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/backend_shm.hpp"
 #include "comm/call_line.hpp"
 #include "comm/call_plan.hpp"
+#include "comm/device_backend.hpp"
+#include "comm/device_watch.hpp"
 #include "comm/session.hpp"
 #include "comm/signature.hpp"
 #include "comm/wire.hpp"
@@ -45,16 +49,22 @@ struct ProcessGroup::Impl {
     std::function<void()> alone = {};
     /// False: the ranks have agreed on this call before, and no signatures are exchanged.
     bool is_signed = true;
+    /// Of a call on a device: that of the caller, behind which `begin` works; its transfer ends on the device.
+    std::optional<c10::Stream> stream = {};
   };
 
   Environment environment;  ///< its rank and world size are the group's, not the world's
   std::chrono::milliseconds timeout;
-  std::string wanted_backend;  ///< of the groups made from this one, too
-  std::string backend_name;    ///< what it came to
+  std::string host_backend;  ///< what is wanted for tensors in memory; of the groups made from this one, too
+  std::string backend_name;  ///< what it came to, or the device's engine
+  NcclOptions nccl;
   at::Device device = at::kCPU;
+  std::shared_ptr<const comm::DeviceBackend> engine;  ///< of the device; null on the CPU
   std::shared_ptr<comm::Session> session;
   c10::intrusive_ptr<c10d::Backend> owned_backend;  ///< until close()
   c10d::Backend* backend = nullptr;  ///< null in a world of one; who is in a call may use it, see Calling
+  c10::intrusive_ptr<c10d::Backend> device_backend;  ///< for tensors on the device; null on the CPU; until close()
+  std::shared_ptr<comm::DeviceWatch> device_watch;   ///< beside it
   comm::ShmBackend* shm = nullptr;   ///< the same where it is this one
   int exceptions_at_birth = 0;
 
@@ -71,8 +81,17 @@ struct ProcessGroup::Impl {
   comm::PlanCounts plans;
 
   int size() const { return environment.world_size; }
-  /// Gloo refuses int16, and would round a half type with each rank's part.
-  comm::Reductions reductions() const { return {.ranks = size(), .of_short_types = shm != nullptr}; }
+  /// Where a tensor goes.
+  struct Route {
+    c10d::Backend* backend;
+    comm::Reductions reductions;
+    std::optional<c10::Stream> stream;  ///< the current one, for tensors on a device
+  };
+  Route route(const at::Tensor& tensor) const;
+  /// Of tensors in memory. Gloo refuses int16, and would round a half type with each rank's part.
+  comm::Reductions reductions() const {
+    return {.ranks = size(), .of_half_types = shm != nullptr, .of_int16 = shm != nullptr};
+  }
   bool is_alone() const { return !backend; }
 
   /// Numbers the call and has it line up.
@@ -91,6 +110,9 @@ struct ProcessGroup::Impl {
   /// The same for a reduction in place that needs nothing but its bytes.
   bool all_reduce_at_once(at::Tensor& tensor, ReduceOp op, const CallOptions& options);
 
+  /// Of the device's engine, uint8 [bytes]; undefined where it has none.
+  at::Tensor registered_memory(std::int64_t bytes) const;
+
   Plan all_reduce(at::Tensor& tensor, ReduceOp op);
   Plan broadcast(at::Tensor& tensor, int root);
 
@@ -104,8 +126,11 @@ struct ProcessGroup::Impl {
   };
   Work start_message(MessagePlan plan, const CallOptions& options);
 
-  /// Collective. Makes the backend, with `part` as the name of that in errors.
-  void connect(std::string_view part);
+  /// Collective. Makes the backends, with `part` as the name of that in errors. `parent` is the group that this one is
+  /// made from, whose other ranks call help_to_split() meanwhile.
+  void connect(std::string_view part, const Impl* parent = nullptr, const std::vector<int>& ranks = {});
+  /// Collective over this group, see connect(): of a rank that is not among `ranks`.
+  void help_to_split(std::string_view part, const std::vector<int>& ranks) const;
 
   /// Leaves; `farewell` is how long rank 0 stays for the others.
   void close(std::chrono::milliseconds drain, std::chrono::milliseconds farewell) noexcept;
@@ -116,6 +141,8 @@ struct ProcessGroup::Impl {
   comm::ShmEngine::OnLabels comparison_of(const comm::Call& call) const;
   std::vector<comm::CallLine::Stage> signed_stages_of(Plan plan, const comm::Call& call);
   void release_backend() noexcept;
+  void release_device() noexcept;
+  comm::BackendSetup setup() const;
 };
 
 namespace comm {
@@ -137,8 +164,8 @@ class WaitsHere {
 void require_root(int root, int size, const char* operation);
 /// The backend's word for it.
 c10d::ReduceOp to_c10d(ReduceOp op);
-/// `count` rows of one piece of memory, uint8 [bytes] each.
-std::vector<at::Tensor> buffers(int count, std::int64_t bytes);
+/// `count` rows of one piece of memory on `device`, uint8 [bytes] each.
+std::vector<at::Tensor> buffers(int count, std::int64_t bytes, at::Device device = at::kCPU);
 /// `bytes` with zeros up to `length`.
 at::Tensor padded(const at::Tensor& bytes, std::int64_t length);
 /// The first `length` bytes as a string.

@@ -26,16 +26,21 @@ std::string packed(const Arrival& arrival) {
        << arrival.host << '\n'
        << arrival.pid << '\n'
        << arrival.watch_port << '\n'
+       << arrival.watch_token << '\n'
        << arrival.backend << '\n'
-       << arrival.watch_token << '\n';
+       << arrival.device.device << '\n'
+       << arrival.device.library << '\n';
   return text.str();
 }
 
 Arrival unpacked(const std::string& text) {
   Arrival arrival;
   std::istringstream stream(text);
-  stream >> arrival.rank >> arrival.world_size >> arrival.host >> arrival.pid >> arrival.watch_port >>
-      arrival.backend >> arrival.watch_token;
+  stream >> arrival.rank >> arrival.world_size >> arrival.host >> arrival.pid >> arrival.watch_port;
+  stream.ignore();
+  for (auto* const line :
+       {&arrival.watch_token, &arrival.backend, &arrival.device.device, &arrival.device.library})
+    std::getline(stream, *line);
   return arrival;
 }
 
@@ -132,6 +137,7 @@ void RollCall::check(const Arrival& arrival) const {
     refuse("the ranks have different backends: " + backend_of(first->second) + ", " + backend_of(arrival),
            "give all ranks the same backend, and the same DDP_BACKEND");
   }
+  check_device(arrival);
   if (arrival.world_size == environment_.world_size) return;
   auto size_of = [&](const Arrival& one) { return who(one) + " says " + std::to_string(one.world_size); };
   std::string others;
@@ -139,6 +145,20 @@ void RollCall::check(const Arrival& arrival) const {
   if (here_.empty())
     others = "rank " + std::to_string(environment_.rank) + " says " + std::to_string(environment_.world_size) + ", ";
   refuse("the ranks disagree about the world size: " + others + size_of(arrival), "set one WORLD_SIZE for all");
+}
+
+void RollCall::check_device(const Arrival& arrival) const {
+  const auto who = [](const Arrival& one) { return "rank " + std::to_string(one.rank) + " (" + one.host + ')'; };
+  for (const auto& [rank, one] : here_) {
+    if (one.device.library != arrival.device.library)
+      refuse("the ranks have different libraries: " + who(one) + " has " + one.device.library + ", " + who(arrival) +
+                 " has " + arrival.device.library,
+             "give all hosts the same LibTorch");
+    if (!arrival.device.device.empty() && one.device.device == arrival.device.device)
+      refuse("two ranks have one device, " + arrival.device.device + ": " + who(one) + " and " + who(arrival),
+             "start one process a device, each with its own LOCAL_RANK or CUDA_VISIBLE_DEVICES; to share a device, use "
+             "backend \"gloo\" or \"shm\" and ProcessGroupOptions::device");
+  }
 }
 
 void RollCall::refuse(const std::string& what, const std::string& remedy) const {

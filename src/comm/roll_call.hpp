@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device_backend.hpp"
 #include "ddp/environment.hpp"
 
 namespace ddp::comm {
@@ -24,6 +25,7 @@ struct Arrival {
   std::uint16_t watch_port = 0;  ///< rank 0: its WatchHub's
   std::string watch_token = {};  ///< rank 0: its WatchHub's
   std::string backend = {};      ///< as the rank has asked for it
+  DeviceIdentity device = {};    ///< on which it works
 };
 
 class RollCall {
@@ -49,6 +51,7 @@ class RollCall {
  private:
   bool see_next();
   void check(const Arrival& arrival) const;
+  void check_device(const Arrival& arrival) const;
   [[noreturn]] void refuse(const std::string& what, const std::string& remedy) const;
   std::string missing() const;
   std::string present() const;

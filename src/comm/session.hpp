@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device_backend.hpp"
 #include "comm/flight_recorder.hpp"
 #include "comm/group_table.hpp"
 #include "comm/health.hpp"
@@ -35,6 +36,7 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Rendezvous {
     std::string store_file;
     std::string backend;
+    DeviceIdentity device;  ///< empty: of no device
   };
   /// Collective. Meets the other ranks and puts a watch over them.
   static std::shared_ptr<Session> join(const Environment& environment, const Rendezvous& meeting,

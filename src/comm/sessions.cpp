@@ -38,6 +38,7 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<Session>> sessions;
   std::vector<Parked> parked;
+  std::vector<std::shared_ptr<void>> kept;
   Attendants attendants;  // while there are sessions
   Origin latest;
   std::atomic<bool> exiting{false};
@@ -184,6 +185,12 @@ void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> se
   auto& all = registry();
   const std::lock_guard lock(all.mutex);
   all.parked.push_back({std::move(backend), std::move(session)});
+}
+
+void keep_for_ever(std::shared_ptr<void> thing) {
+  auto& all = registry();
+  const std::lock_guard lock(all.mutex);
+  all.kept.push_back(std::move(thing));
 }
 
 bool is_exiting() noexcept { return registry().exiting; }

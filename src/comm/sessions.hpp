@@ -38,6 +38,9 @@ void leave_all() noexcept;
 /// ended and the process leaves; where it is broken, to the end of the process.
 void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session);
 
+/// Keeps anything to the end of the process, and does not destroy it then.
+void keep_for_ever(std::shared_ptr<void> thing);
+
 /// The process is past its exit handlers, so that nothing may be destroyed that has threads.
 bool is_exiting() noexcept;
 

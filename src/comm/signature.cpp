@@ -74,6 +74,7 @@ const char* name_of(Operation operation) {
 
 Signature::Signature(Operation called, const at::Tensor& tensor) : Signature(called) {
   dtype = static_cast<std::int64_t>(tensor.scalar_type());
+  if (!tensor.is_cpu()) device = static_cast<std::int64_t>(tensor.device().type());
   dimensions = std::min(tensor.dim(), kMaxDimensions);
   sizes.fill(1);
   for (std::int64_t i = 0; i < tensor.dim(); ++i)
@@ -114,6 +115,7 @@ std::string Signature::text(const std::vector<int>& ranks) const {
     for (std::int64_t i = 0; i < dimensions; ++i)
       details += (i == 0 ? "" : ", ") + std::to_string(sizes[static_cast<std::size_t>(i)]);
     details += ']';
+    if (device != kNone) details += " on " + c10::DeviceTypeName(static_cast<at::DeviceType>(device), true);
   } else if (holds_bytes(operation)) {
     details += std::to_string(length()) + " bytes";
   }
@@ -158,8 +160,8 @@ shm::Label label_of(const Signature& signature) {
     label.bytes = static_cast<std::uint16_t>(label.bytes + sizeof value);
   };
   put(static_cast<std::int16_t>(signature.root));
-  for (const auto word :
-       {signature.operation, signature.reduce_op, signature.dtype, signature.dimensions, signature.first_differs})
+  for (const auto word : {signature.operation, signature.reduce_op, signature.dtype, signature.device,
+                          signature.dimensions, signature.first_differs})
     put(static_cast<std::int8_t>(word));
   for (auto i = signature.first_differs; i < signature.dimensions; ++i)
     put(signature.sizes[static_cast<std::size_t>(i)]);
@@ -181,8 +183,8 @@ Signature signature_in(const shm::Label& label) {
   std::int16_t root = 0;
   take(root);
   signature.root = root;
-  for (auto* const word : {&signature.operation, &signature.reduce_op, &signature.dtype, &signature.dimensions,
-                           &signature.first_differs}) {
+  for (auto* const word : {&signature.operation, &signature.reduce_op, &signature.dtype, &signature.device,
+                           &signature.dimensions, &signature.first_differs}) {
     std::int8_t value = 0;
     take(value);
     *word = value;

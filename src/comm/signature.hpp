@@ -47,6 +47,7 @@ struct Signature {
   std::int64_t reduce_op = kNone;  ///< a ReduceOp
   std::int64_t root = kNone;       ///< rank in the group
   std::int64_t dtype = kNone;      ///< kNone: no tensor
+  std::int64_t device = kNone;     ///< the type of an accelerator on which the tensor is; kNone: in memory
   std::int64_t dimensions = 0;
   std::int64_t first_differs = 0;  ///< 1: the first dimension may differ between the ranks
   std::array<std::int64_t, kMaxDimensions> sizes{};

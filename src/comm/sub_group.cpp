@@ -107,14 +107,17 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
   const auto first = meet(*this, impl->session.get(), impl->environment, members[0]);
   impl->timeout = options.timeout.value_or(timeout());
   impl->device = device();
-  impl->wanted_backend = impl_->wanted_backend;
+  impl->host_backend = impl_->host_backend;
+  impl->engine = impl_->engine;
+  impl->nccl = impl_->nccl;
   if (members.size() == 1) impl->backend_name = "none";
   const auto connected = [&] {
-    if (!is_member || members.size() == 1) return;
+    if (members.size() == 1) return;
+    if (!is_member) return impl_->help_to_split(kPart, members);
     if (!impl->environment.single_host()) impl->environment.master_address = first.host;
     impl->session->open_link(impl->environment, first, impl->timeout);
     comm::remember(impl->session);
-    impl->connect(kPart);
+    impl->connect(kPart, impl_.get(), members);
   };
   try {
     finish_together(*this, connected);

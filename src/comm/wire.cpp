@@ -30,9 +30,9 @@ at::ScalarType dtype_on_wire(at::ScalarType dtype, ReduceOp op, const Reductions
       return dtype;
     case at::kHalf:
     case at::kBFloat16:
-      return backend.of_short_types && op != ReduceOp::avg ? dtype : at::kFloat;
+      return backend.of_half_types && (op != ReduceOp::avg || backend.of_means) ? dtype : at::kFloat;
     case at::kShort:
-      return backend.of_short_types ? dtype : at::kInt;
+      return backend.of_int16 ? dtype : at::kInt;
     case at::kBool:
       return at::kByte;
     default:
@@ -72,7 +72,7 @@ void require_dense(const at::Tensor& tensor, at::Device device, std::string_view
   if (!tensor.defined()) misuse(operation, "the tensor is undefined");
   if (tensor.layout() != at::kStrided) misuse(operation, "sparse tensors are not supported; use to_dense()");
   if (tensor.is_quantized()) misuse(operation, "quantized tensors are not supported; use dequantize()");
-  if (tensor.device().type() != device.type())
+  if (!tensor.is_cpu() && tensor.device() != device)
     misuse(operation, "the tensor is on " + tensor.device().str() + ", the group on " + device.str());
 }
 
@@ -84,7 +84,7 @@ void require_writable(const at::Tensor& tensor, at::Device device, std::string_v
 
 bool reduces_in_place(const at::Tensor& tensor, ReduceOp op, const Reductions& backend) {
   const auto dtype = tensor.scalar_type();
-  return op != ReduceOp::avg && !at::isComplexType(dtype) && is_plain(tensor) &&
+  return (op != ReduceOp::avg || backend.of_means) && !at::isComplexType(dtype) && is_plain(tensor) &&
          dtype_on_wire(dtype, op, backend) == dtype;
 }
 
@@ -100,7 +100,7 @@ Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, const Reductions&
   Wire wire;
   wire.tensor = in_place ? real.view({-1}) : at::empty({real.numel()}, real.options().dtype(dtype));
   if (!in_place) wire.tensor.view(real.sizes()).copy_(real);
-  const double factor = op == ReduceOp::avg ? 1.0 / backend.ranks : 1.0;
+  const double factor = op == ReduceOp::avg && !backend.of_means ? 1.0 / backend.ranks : 1.0;
   if (in_place && factor == 1.0) return wire;
   wire.finish = [target, in_place, factor, flat = wire.tensor] {
     const at::NoGradGuard guard;
@@ -117,8 +117,8 @@ Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, const Reductions&
   return wire;
 }
 
-ReduceOp operation_on_wire(at::ScalarType dtype, ReduceOp op) {
-  if (op == ReduceOp::avg) return ReduceOp::sum;
+ReduceOp operation_on_wire(at::ScalarType dtype, ReduceOp op, const Reductions& backend) {
+  if (op == ReduceOp::avg && !backend.of_means) return ReduceOp::sum;
   if (dtype == at::kBool && op == ReduceOp::sum) return ReduceOp::max;
   if (dtype == at::kBool && op == ReduceOp::product) return ReduceOp::min;
   return op;

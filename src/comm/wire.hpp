@@ -23,7 +23,8 @@ struct Wire {
 /// "sum"
 const char* name_of(ReduceOp op);
 
-/// Errors: std::logic_error for a tensor that no collective takes: undefined, sparse, quantized, on another device.
+/// Errors: std::logic_error for a tensor that no collective takes: undefined, sparse, quantized, neither on the group's
+/// device nor in memory.
 void require_dense(const at::Tensor& tensor, at::Device device, std::string_view operation);
 /// Errors: std::logic_error also where results cannot be written: elements that share memory.
 void require_writable(const at::Tensor& tensor, at::Device device, std::string_view operation);
@@ -31,17 +32,20 @@ void require_writable(const at::Tensor& tensor, at::Device device, std::string_v
 /// What the backend does of a reduction.
 struct Reductions {
   int ranks = 1;
-  bool of_short_types = false;  ///< int16 and half types, the latter summed in float and rounded once
+  bool of_half_types = false;  ///< without a rounding for each rank's part, or as the device's library has it
+  bool of_int16 = false;
+  bool of_means = false;  ///< avg of floating-point numbers, in the collective itself
 };
 
 /// Half types travel as float and int16 as int32 where the backend does not take them (and for avg, which is not to be
-/// rounded twice), bool as uint8, complex as pairs. Errors: std::logic_error for a dtype and operation that do not go
+/// rounded twice, where the backend has none of its own), bool as uint8, complex as pairs. Errors: std::logic_error for a dtype and operation that do not go
 /// together.
 Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, const Reductions& backend);
 /// Nothing but the tensor's own bytes is needed, before and after.
 bool reduces_in_place(const at::Tensor& tensor, ReduceOp op, const Reductions& backend);
-/// The operation that the backend does on the wire: avg is a sum, of bools sum is max, product is min.
-ReduceOp operation_on_wire(at::ScalarType dtype, ReduceOp op);
+/// The operation that the backend does on the wire: avg is a sum where it has none, of bools sum is max, product is
+/// min.
+ReduceOp operation_on_wire(at::ScalarType dtype, ReduceOp op, const Reductions& backend);
 
 /// For moving bytes, whatever they mean.
 Wire wire_of_bytes(const at::Tensor& tensor);

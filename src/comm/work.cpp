@@ -64,6 +64,26 @@ void Work::State::complete(std::exception_ptr error) noexcept {
   });
 }
 
+void Work::State::begun(c10::intrusive_ptr<c10d::Work> work) noexcept {
+  session_->health().update([&] { on_device_ = std::move(work); });
+}
+
+void Work::State::complete_unseen(std::exception_ptr error) noexcept {
+  complete(error);
+  if (!error) return;
+  try {
+    give_up(error, timeout_);
+  } catch (const std::exception&) {  // the group is broken, which its next call says
+  }
+}
+
+void Work::State::expire() noexcept {
+  try {
+    give_up(nullptr, timeout_);
+  } catch (const std::exception&) {
+  }
+}
+
 void Work::State::wait() { wait_until(deadline_, timeout_); }
 
 void Work::State::wait(std::chrono::milliseconds timeout) { wait_until(comm::deadline_in(timeout), timeout); }
@@ -86,14 +106,24 @@ std::optional<Work::State::Clock::time_point> Work::State::completed_at() {
 void Work::State::wait_until(Clock::time_point deadline, std::chrono::milliseconds limit) {
   bool done = false;
   std::exception_ptr error;
+  c10::intrusive_ptr<c10d::Work> on_device;
   const auto is_done = [&] {
-    done = done_;
     error = error_;
-    return done;
+    on_device = on_device_;
+    return done = done_ || on_device;
   };
   session_->wait_working(call_, deadline, is_done);
   if (!done && session_->health().breakage()) session_->wait_despite_obstacles(kCompletionGrace, is_done);
   if (!done || error) give_up(error, limit);
+  if (on_device) {
+    try {
+      on_device->synchronize();
+    } catch (const std::exception&) {
+      give_up(std::current_exception(), limit);
+    }
+    // What a broken group has left on the device is no result.
+    if (session_->health().breakage()) give_up(nullptr, limit);
+  }
   finish_once();
 }
 

@@ -1,5 +1,8 @@
 #pragma once
-/// work_state.hpp: one collective under way: it ends by completion, by a breakage of its group, or in time.
+/// work_state.hpp: one collective under way: it ends by completion, by a breakage of its group, or in time. One that was
+/// handed to a device is waited for there: the host goes on, and the current stream waits.
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
 #include <exception>
@@ -28,6 +31,14 @@ struct Work::State {
   /// From the backend, on any thread: the collective has ended, with `error` unless it is null.
   void complete(std::exception_ptr error) noexcept;
 
+  /// The device has it; wait() returns from now on once the current stream waits for `work`.
+  void begun(c10::intrusive_ptr<c10d::Work> work) noexcept;
+  /// Of such a call: the same as complete(), but an error breaks the group, for nobody may wait for this call any more.
+  void complete_unseen(std::exception_ptr error) noexcept;
+  /// Of such a call: it has lasted longer than its timeout, which is told to all.
+  bool is_overdue() const { return Clock::now() > deadline_; }
+  void expire() noexcept;
+
   void wait();
   void wait(std::chrono::milliseconds timeout);
   bool is_completed();
@@ -45,6 +56,7 @@ struct Work::State {
   bool done_ = false;         // under the health's lock
   Clock::time_point ended_;   // under the health's lock
   std::exception_ptr error_;  // under the health's lock
+  c10::intrusive_ptr<c10d::Work> on_device_;  // under the health's lock
   std::mutex finishing_;
   std::function<void()> finish_;
 };

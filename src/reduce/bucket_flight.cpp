@@ -24,7 +24,7 @@ void BucketFlight::launch(BucketSet& buckets, std::size_t bucket) {
   if (hook_)
     legs_.push_back({bucket, {}, hook_->launch(*group_, {buckets[bucket].gradients(), bucket, label})});
   else
-    legs_.push_back({bucket, comm::PlannedCalls::all_reduce(*group_, flat, {.label = label}), {}});
+    legs_.push_back({bucket, comm::PlannedCalls::all_reduce(*group_, flat, {.label = label}, op_), {}});
 }
 
 void BucketFlight::launch(at::Tensor& tensor, const char* label) {

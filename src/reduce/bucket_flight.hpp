@@ -16,9 +16,9 @@ namespace ddp {
 /// Threads: one at a time; the reducer's lock covers it.
 class BucketFlight {
  public:
-  /// `hook` is null where buckets are plainly all-reduced.
-  BucketFlight(std::shared_ptr<ProcessGroup> group, std::shared_ptr<CommHook> hook)
-      : group_(std::move(group)), hook_(std::move(hook)) {}
+  /// `hook` is null where buckets are plainly all-reduced, by `op`.
+  BucketFlight(std::shared_ptr<ProcessGroup> group, std::shared_ptr<CommHook> hook, ReduceOp op)
+      : group_(std::move(group)), hook_(std::move(hook)), op_(op) {}
 
   void start(BucketSet& buckets);
   void mark_full(std::size_t bucket) { stats_.buckets[bucket].full = elapsed(); }
@@ -45,6 +45,7 @@ class BucketFlight {
 
   std::shared_ptr<ProcessGroup> group_;
   std::shared_ptr<CommHook> hook_;
+  const ReduceOp op_;
   std::vector<Leg> legs_;
   Clock::time_point start_;
   ReducerStats stats_;  // of the round under way

@@ -19,21 +19,22 @@ void LateGradients::add(std::size_t i, const at::Tensor& gradient, const Scale& 
 }
 
 std::vector<std::size_t> LateGradients::exchange(ProcessGroup& group, const std::vector<Parameter>& parameters,
-                                                 BucketSet& buckets) {
+                                                 BucketSet& buckets, ReduceOp op) {
   std::string own(parameters.size(), 0);
   for (const auto& [i, gradient] : gradients_) own[i] = 1;
   std::set<std::size_t> anywhere;
   for (const auto& each : group.all_gather_bytes(own, {.label = "late gradients of this backward"}))
     for (std::size_t i = 0; i < each.size(); ++i)
       if (each[i] != 0) anywhere.insert(i);
+  std::vector<at::Tensor> sums;
   for (const auto i : anywhere) {
-    const auto& mean = buckets.view(i);
     const auto mine = gradients_.find(i);
-    auto sum = mine == gradients_.end() ? at::zeros_like(mean) : mine->second.contiguous();
-    sum = sum.contiguous();
-    comm::PlannedCalls::all_reduce(group, sum, {.label = "late gradient of " + parameters[i].name}).wait();
-    mean.add_(sum);
+    sums.push_back(mine == gradients_.end() ? at::zeros_like(buckets.view(i), at::MemoryFormat::Contiguous)
+                                            : mine->second.contiguous());
   }
+  for (const auto& work : comm::PlannedCalls::all_reduce_each(group, sums, {.label = "late gradients"}, op)) work.wait();
+  std::size_t next = 0;
+  for (const auto i : anywhere) buckets.view(i).add_(sums[next++]);
   clear();
   return {anywhere.begin(), anywhere.end()};
 }

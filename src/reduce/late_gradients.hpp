@@ -23,9 +23,10 @@ class LateGradients {
   bool is_empty() const { return gradients_.empty(); }
   void add(std::size_t i, const at::Tensor& gradient, const Scale& scale);
 
-  /// Collective. Adds all ranks' late gradients to the means in the slots, and forgets them.
+  /// Collective. Adds all ranks' late gradients, reduced by `op`, to the means in the slots, and forgets them.
   /// Returns the parameters whose means were completed, the same on all ranks.
-  std::vector<std::size_t> exchange(ProcessGroup& group, const std::vector<Parameter>& parameters, BucketSet& buckets);
+  std::vector<std::size_t> exchange(ProcessGroup& group, const std::vector<Parameter>& parameters, BucketSet& buckets,
+                                    ReduceOp op);
 
  private:
   std::map<std::size_t, at::Tensor> gradients_;  // scaled, by parameter

@@ -12,7 +12,9 @@ namespace ddp {
 /// of the step before, and corrected where that was wrong. Equal weights of 1 are the plain mean, without correction.
 class MeanWeight {
  public:
-  explicit MeanWeight(int ranks) : expected_(static_cast<double>(ranks)), scale_(1 / expected_) {}
+  /// `divided_by`: what the collective divides the sum by on its way.
+  explicit MeanWeight(int ranks, int divided_by)
+      : expected_(static_cast<double>(ranks)), divided_by_(divided_by), scale_(divided_by_ / expected_) {}
 
   void expect(std::uint64_t total) { change(own_, total > 0 ? static_cast<double>(total) : expected_); }
   void set_own(std::uint64_t own) { change(own, expected_); }
@@ -32,10 +34,11 @@ class MeanWeight {
     if (own == own_ && expected == expected_) return;
     own_ = own;
     expected_ = expected;
-    scale_ = Scale(static_cast<double>(own_) / expected_);
+    scale_ = Scale(static_cast<double>(own_) * divided_by_ / expected_);
   }
 
   double expected_;
+  double divided_by_;
   std::uint64_t own_ = 1;
   Scale scale_;
 };

@@ -71,9 +71,9 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
       plan_(record_->add("plan", 2)),
       samples_(record_->add("samples", 8)),
       micro_(record_->add("micro-batches", 2)),
-      flight_(group_, options.comm_hook),
+      flight_(group_, options.comm_hook, op()),
       sparse_(parameters_),
-      weight_(group_->size()),
+      weight_(group_->size(), op() == ReduceOp::avg ? group_->size() : 1),
       usage_(parameters_.size()),
       expected_(once_each(tensors_)),
       written_(parameters_.size(), false),
@@ -84,7 +84,8 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
   const auto elements = static_cast<std::int64_t>(record_->elements());
   record_values_ = at::zeros({elements}, at::kFloat);
   auto plan = plan_buckets(layouts_, options_.caps, registration_order(parameters_));
-  if (options_.comm_hook || plan.empty()) own_carrier_ = at::zeros({elements}, at::device(group_->device()));
+  // On a device it would be there only once all of backward is; in memory the hosts meet, and the device goes on.
+  if (options_.comm_hook || plan.empty() || !group_->device().is_cpu()) own_carrier_ = at::zeros({elements}, at::kFloat);
   if (!calls_.is_alone())
     log::info(
         "DistributedDataParallel: another wrapper of this group lives, so buckets of both leave at the end of their "
@@ -188,7 +189,7 @@ void Reducer::Impl::start_round(std::uint64_t weight) {
   try {
     calls_.require_same(0, "backward");
     if (options_.weight_by_samples && !knows_samples_) {
-      auto total = at::zeros({1}, at::device(group_->device()).dtype(at::kLong));
+      auto total = at::zeros({1}, at::kLong);
       total.fill_(static_cast<std::int64_t>(weight_.own()));
       comm::PlannedCalls::all_reduce(*group_, total, {.label = "samples of the first step"}).wait();
       weight_.expect(static_cast<std::uint64_t>(total.item<std::int64_t>()));

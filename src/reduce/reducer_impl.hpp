@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/call_plan.hpp"
+#include "comm/planned_calls.hpp"
 #include "ddp/phase.hpp"
 #include "reduce/bucket_flight.hpp"
 #include "reduce/bucket_set.hpp"
@@ -66,6 +67,11 @@ class Reducer::Impl {
   std::string missing() const;
   bool has_left(int rank) const { return record_->value(left_, rank) != 0; }
   bool all_have_left() const { return record_->sum(left_) == static_cast<std::uint64_t>(group_->size()); }
+  // Of the buckets: their mean where the backend forms it on the way; a hook sums.
+  ReduceOp op() const {
+    return !options_.comm_hook && comm::PlannedCalls::has_means(*group_) ? ReduceOp::avg : ReduceOp::sum;
+  }
+  void require_capturable();
   bool tolerates_unused() const { return options_.find_unused_parameters || options_.static_graph; }
 
   // reducer_round.cpp
@@ -99,7 +105,7 @@ class Reducer::Impl {
   std::shared_ptr<ControlRecord> record_;
   ControlRecord::Field status_, left_, round_, plan_, samples_, micro_;
   at::Tensor record_values_;  // float, on the CPU
-  at::Tensor own_carrier_;    // undefined where the last bucket carries the record
+  at::Tensor own_carrier_;    // the same, undefined where the last bucket carries the record
 
   std::unique_ptr<BucketSet> buckets_;
   std::unique_ptr<LaunchQueue> queue_;

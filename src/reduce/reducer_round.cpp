@@ -183,7 +183,7 @@ void Reducer::Impl::drop_gradients() {
 void Reducer::Impl::correct_means() {
   if (any_rank_has(kHasLate)) {
     std::vector<std::string> names;
-    for (const auto i : late_.exchange(*group_, parameters_, *buckets_)) names.push_back(parameters_[i].name);
+    for (const auto i : late_.exchange(*group_, parameters_, *buckets_, op())) names.push_back(parameters_[i].name);
     if (!options_.static_graph && !std::exchange(warned_of_late_, true))  // there it is the first step's alone
       log::warn(
           "gradients of {} came after their bucket had left and were averaged in a second exchange, as happens with "
@@ -217,9 +217,8 @@ void Reducer::Impl::agree_on_order() {
   std::vector<std::int64_t> order;
   for (const auto i : arrival_order_)
     if (buckets_->has_slot(i)) order.push_back(static_cast<std::int64_t>(i));
-  auto agreed = at::tensor(order, at::kLong).to(group_->device());
+  auto agreed = at::tensor(order, at::kLong);
   comm::PlannedCalls::broadcast(*group_, agreed, lowest_active(), {.label = "order of gradients"}).wait();
-  agreed = agreed.cpu();
   const auto* values = agreed.const_data_ptr<std::int64_t>();
   arrival_order_.assign(values, values + agreed.numel());
   auto plan = plan_buckets(layouts_, options_.caps, arrival_order_);

@@ -96,9 +96,9 @@ void DistributedMetric::reset() { sums_.zero_(); }
 void DistributedMetric::add(const at::Tensor& values) { sums_ += values.detach().to(at::kCPU, at::kDouble); }
 
 at::Tensor DistributedMetric::total(ProcessGroup& group) const {
-  auto sums = sums_.to(group.device(), at::kDouble, false, true);
+  auto sums = sums_.clone();
   group.all_reduce(sums, ReduceOp::sum, {.label = name_});
-  return sums.to(at::kCPU).flatten();
+  return sums.flatten();
 }
 
 MeanLoss::MeanLoss() : DistributedMetric(2, "MeanLoss", 1) {}

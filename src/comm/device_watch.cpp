@@ -1,0 +1,110 @@
+#include "comm/device_watch.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "comm/text_of.hpp"
+#include "ddp/log.hpp"
+
+namespace ddp::comm {
+namespace {
+
+// Two hundred questions a second cost nothing; a step lasts longer, and only records and errors wait for the answer.
+constexpr int kPaceMilliseconds = 5;
+
+Descriptor event() {
+  Descriptor made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (made.get() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return made;
+}
+
+}  // namespace
+
+DeviceWatch::DeviceWatch(std::shared_ptr<const DeviceBackend> engine, at::Device device,
+                         c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session)
+    : engine_(std::move(engine)),
+      device_(device),
+      backend_(std::move(backend)),
+      session_(std::move(session)),
+      wake_(event()),
+      thread_("ddp-device", [this](int stop) { run(stop); }) {}
+
+void DeviceWatch::follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work) {
+  state->begun(work);
+  if (engine_->is_capturing(device_)) return state->complete(nullptr);
+  const std::lock_guard lock(mutex_);
+  under_way_.push_back({std::move(state), std::move(work)});
+  if (under_way_.size() > 1) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void DeviceWatch::run(int stop) {
+  engine_->enter_polling_thread();
+  std::array<pollfd, 2> events{{{stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+  for (bool is_busy = false; events[0].revents == 0;) {
+    ::poll(events.data(), is_busy ? 1 : 2, is_busy ? kPaceMilliseconds : -1);
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof count);
+    is_busy = look();
+  }
+}
+
+bool DeviceWatch::look() {
+  while (const auto front = first()) {
+    if (session_->health().breakage()) {
+      abort_all();
+      return false;
+    }
+    bool is_over = false;
+    std::exception_ptr error;
+    try {
+      is_over = front->work->isCompleted();
+      error = front->work->exception();
+    } catch (const std::exception&) {  // the device itself has failed
+      error = std::current_exception();
+    }
+    if (!is_over && !error) {
+      if (!front->state->is_overdue()) return true;
+      front->state->expire();
+      continue;
+    }
+    drop_first();
+    front->state->complete_unseen(error);
+  }
+  return false;
+}
+
+std::optional<DeviceWatch::Followed> DeviceWatch::first() {
+  const std::lock_guard lock(mutex_);
+  return under_way_.empty() ? std::nullopt : std::optional(under_way_.front());
+}
+
+void DeviceWatch::drop_first() {
+  const std::lock_guard lock(mutex_);
+  under_way_.pop_front();
+}
+
+void DeviceWatch::abort_all() noexcept {
+  if (!std::exchange(is_aborted_, true)) {
+    try {
+      log::all.debug("the group is broken: what the device still waits for is aborted");
+      backend_->abort();
+    } catch (const std::exception& error) {
+      log::all.debug("it could not be aborted: {}", text_of(std::current_exception()));
+    }
+  }
+  const auto aborted = std::make_exception_ptr(std::runtime_error("aborted, as the group is broken"));
+  while (const auto front = first()) {
+    drop_first();
+    front->state->complete(aborted);
+  }
+}
+
+}  // namespace ddp::comm
