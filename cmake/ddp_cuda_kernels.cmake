@@ -85,7 +85,7 @@ endfunction()
 set(ddp_without_kernels)
 if(NOT DEFINED DDP_CUDA_KERNELS OR DDP_CUDA_KERNELS)
   ddp_nvcc_architectures(ddp_architectures)
-  set(DDP_NVCC_COMMAND ${DDP_NVCC} -fatbin -O3 -std=c++17 --expt-relaxed-constexpr -ccbin ${CMAKE_CXX_COMPILER}
+  set(DDP_NVCC_COMMAND ${DDP_NVCC} -fatbin -O3 -std=c++17 -ccbin ${CMAKE_CXX_COMPILER}
                        ${ddp_architectures})
   ddp_try_nvcc(ddp_without_kernels)
 endif()
