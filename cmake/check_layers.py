@@ -36,6 +36,9 @@ CONFINED = [
      r"src/comm/backend_gloo\.cpp"),
     ("NCCL", r'#include [<"](nccl|torch/csrc/distributed/c10d/.*NCCL)|\bnccl[A-Z]|\bProcessGroupNCCL\b',
      r"src/comm/backend_nccl\.cpp"),
+    ("CUDA", r'#include [<"](c10/cuda|ATen/cuda|torch/csrc/cuda|cuda|cuda_\w+)(/|\.h)|\b(at|c10)::cuda::'
+             r'|\bcu(da)?[A-Z]\w+\(',
+     r"src/(comm/backend_nccl|reduce/pack_cuda)\.cpp"),
     ("c10d", r'#include [<"]torch/csrc/distributed/|\bc10d::', r"src/comm/.*"),
     ("autograd's internals", r'#include [<"]torch/csrc/autograd/', r"src/reduce/(grad_hooks|graph_search)\.(hpp|cpp)"),
     ("LibTorch", r'#include [<"](torch|ATen|c10)/', r"(src/(comm|reduce|optim|train)|include/ddp)/.*"),
@@ -95,6 +98,11 @@ PLANTED = [  # file, line, words of the report; None where the line is allowed
     ("src/comm/wire.cpp", '#include "ddp/reducer.hpp"', "layer comm may not include"),
     ("src/comm/wire.cpp", "gloo::Context* context;", "c10d's Gloo"),
     ("src/comm/wire.cpp", "ncclComm_t communicator;", "NCCL"),
+    ("src/comm/wire.cpp", "#include <c10/cuda/CUDAStream.h>", "CUDA"),
+    ("src/reduce/bucket.cpp", "#include <cuda.h>", "CUDA"),
+    ("src/reduce/bucket.cpp", "#include <cuda_runtime_api.h>", "CUDA"),
+    ("src/train/seed.cpp", "cudaDeviceSynchronize();", "CUDA"),
+    ("src/train/seed.cpp", "auto stream = c10::cuda::getCurrentCUDAStream();", "CUDA"),
     ("src/reduce/reducer.cpp", "c10d::Backend* backend;", "c10d"),
     ("src/reduce/bucket.cpp", "#include <torch/csrc/autograd/engine.h>", "autograd's internals"),
     ("src/launch/main.cpp", '#include "comm/wire.hpp"', "layer launch may not include"),
@@ -103,6 +111,8 @@ PLANTED = [  # file, line, words of the report; None where the line is allowed
     ("include/ddp/stray.hpp", "", "belongs to no layer"),
     ("src/train/seed.cpp", '#include "reduce/bucket.hpp"', None),
     ("src/reduce/bucket.cpp", "// as c10d::Reducer does", None),
+    ("src/reduce/bucket.cpp", "cut(); custom(); is_cuda(); cuda_pack(slots);", None),
+    ("src/reduce/pack_cuda.cpp", "#include <c10/cuda/CUDAStream.h>", None),
     ("src/launch/main.cpp", "#include <CLI/CLI.hpp>", None),
 ]
 

@@ -1,24 +1,34 @@
-# Decides whether this build has the NCCL backend, and finds what its one source needs. No nvcc: that source is C++.
+# Decides whether this build has the NCCL backend and kernels of its own, and finds what their sources need.
 #
-# It calls LibTorch's ProcessGroupNCCL, whose header includes some of CUDA's and NCCL's. Those of a wheel from pip lie
-# beside torch, in nvidia/; what it lacks is in the packages nvidia-cuda-crt and nvidia-cuda-cccl of the wheel's version,
-# or in a CUDA toolkit. Sets DDP_CUDA and DDP_CUDA_INCLUDE_DIRS.
+# The backend calls LibTorch's ProcessGroupNCCL, whose header includes some of CUDA's and NCCL's; it is C++ and needs no
+# nvcc. CUDA's headers are those beside torch, in pip's packages, for they are of torch's version; what those lack is in
+# the packages nvidia-cuda-crt and nvidia-cuda-cccl or in a CUDA toolkit. Sets DDP_WITH_NCCL, DDP_CUDA_INCLUDE_DIRS and
+# DDP_CUDA_KERNELS.
 include(CheckCXXSourceCompiles)
+
+# Looks for a CUDA toolkit without a word; a part of one serves too.
+macro(ddp_look_for_cuda_toolkit)
+  if(NOT CUDAToolkit_ROOT AND NOT DEFINED ENV{CUDAToolkit_ROOT} AND DEFINED ENV{CUDA_HOME})
+    set(CUDAToolkit_ROOT $ENV{CUDA_HOME})
+  endif()
+  find_package(CUDAToolkit QUIET)
+endmacro()
 
 # Sets `missing` to what keeps the backend from being built, or to nothing.
 function(ddp_find_cuda_headers missing)
   set(${missing} "" PARENT_SCOPE)
-  if(NOT TARGET ddp::torch_cuda)
-    set(${missing} "LibTorch at ${DDP_TORCH_ROOT} is no CUDA build" PARENT_SCOPE)
+  if(NOT NCCL_FOUND)
+    set(${missing} "<nccl.h> was not found: neither beside torch in pip's packages (nvidia-nccl-cu*), nor in a CUDA \
+toolkit or the system (libnccl-dev); NCCL_ROOT can name its folder" PARENT_SCOPE)
     return()
   endif()
+  set(directories ${NCCL_INCLUDE_DIR})
   # nvidia/cu13/include; one folder a library in wheels of CUDA 12: nvidia/cublas/include, ...
   file(GLOB wheels ${DDP_TORCH_ROOT}/../nvidia/*/include ${DDP_TORCH_ROOT}/../nvidia/*/include/cccl)
-  set(directories)
-  foreach(header cuda_runtime_api.h crt/host_config.h nv/target cublas_v2.h cusparse.h cusolverDn.h nccl.h)
+  foreach(header cuda_runtime_api.h crt/host_config.h nv/target cublas_v2.h cusparse.h cusolverDn.h)
     string(MAKE_C_IDENTIFIER "DDP_CUDA_DIR_OF_${header}" variable)
-    find_path(${variable} ${header} HINTS ${wheels}
-              PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES include include/cccl)
+    find_path(${variable} ${header} HINTS ${wheels} ${CUDAToolkit_INCLUDE_DIRS}
+              PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES include include/cccl cccl)
     mark_as_advanced(${variable})
     if(NOT ${variable})
       set(${missing} "<${header}> was not found: neither beside torch in pip's packages (nvidia-cuda-crt and \
@@ -46,17 +56,30 @@ a log in ${CMAKE_BINARY_DIR}/CMakeFiles has the reason" PARENT_SCOPE)
   endif()
 endfunction()
 
-if(NOT DEFINED DDP_CUDA OR DDP_CUDA)
-  ddp_find_cuda_headers(DDP_CUDA_MISSING)
+set(ddp_without_nccl)
+if(NOT DEFINED DDP_WITH_NCCL OR DDP_WITH_NCCL)
+  if(TARGET ddp::torch_cuda)
+    ddp_look_for_cuda_toolkit()
+    find_package(NCCL QUIET)
+    ddp_find_cuda_headers(ddp_without_nccl)
+  else()
+    set(ddp_without_nccl "LibTorch at ${DDP_TORCH_ROOT} is no CUDA build")
+  endif()
 endif()
-if(DDP_CUDA AND DDP_CUDA_MISSING)
-  message(FATAL_ERROR "DDP_CUDA is ON, but ${DDP_CUDA_MISSING}")
+if(DDP_WITH_NCCL AND ddp_without_nccl)
+  message(FATAL_ERROR "DDP_WITH_NCCL is ON, but ${ddp_without_nccl}")
 endif()
-if(NOT DEFINED DDP_CUDA AND DDP_CUDA_MISSING)
-  message(STATUS "The NCCL backend is left out: ${DDP_CUDA_MISSING}")
-  set(DDP_CUDA_DEFAULT OFF)
+if(NOT DEFINED DDP_WITH_NCCL AND ddp_without_nccl)
+  message(STATUS "NCCL: left out, ${ddp_without_nccl}")
+  set(ddp_nccl_default OFF)
 else()
-  set(DDP_CUDA_DEFAULT ON)
+  set(ddp_nccl_default ON)
 endif()
-option(DDP_CUDA "Build the NCCL backend: needs a CUDA build of LibTorch and the headers of CUDA and NCCL"
-       ${DDP_CUDA_DEFAULT})
+option(DDP_WITH_NCCL "Build the NCCL backend: needs a CUDA build of LibTorch and the headers of CUDA and NCCL"
+       ${ddp_nccl_default})
+if(DDP_WITH_NCCL)
+  message(STATUS "NCCL: built in, with the header of NCCL ${NCCL_VERSION} in ${NCCL_INCLUDE_DIR}")
+  include(ddp_cuda_kernels)
+else()
+  set(DDP_CUDA_KERNELS OFF)
+endif()

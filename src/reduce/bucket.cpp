@@ -1,6 +1,5 @@
 #include "reduce/bucket.hpp"
 
-#include <ATen/ScalarOps.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 
@@ -20,14 +19,6 @@ std::vector<std::int64_t> row_major_strides(at::IntArrayRef sizes) {
   for (auto i = static_cast<std::ptrdiff_t>(sizes.size()) - 2; i >= 0; --i)
     strides[i] = strides[i + 1] * std::max<std::int64_t>(sizes[i + 1], 1);
   return strides;
-}
-
-// Strides of dimensions of size 1 do not matter.
-bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  if (a.sizes() != b.sizes()) return false;
-  for (std::int64_t i = 0; i < a.dim(); ++i)
-    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
-  return true;
 }
 
 // Up to here the call of an operator costs more than its work: 1 to 2 us, in which a core multiplies some thousand
@@ -58,7 +49,10 @@ bool multiply_if_few(const at::Tensor& out, const at::Tensor& in, double factor)
 
 }  // namespace
 
-Scale::Scale(double factor) : value(factor), tensor(at::native::wrapped_scalar_tensor(factor)) {}
+Bucket::Deferred::Deferred(at::Device device)
+    : pack(device, pack_function(device)), writers(device), home(writers.current()) {
+  writers.note();  // its memory was zeroed there
+}
 
 Bucket::Bucket(const std::vector<at::Tensor>& parameters, const Allocate& allocate, std::int64_t extra) {
   std::int64_t elements = 0;
@@ -77,25 +71,70 @@ Bucket::Bucket(const std::vector<at::Tensor>& parameters, const Allocate& alloca
     offset += parameter.numel();
   }
   views_.resize(slots_.size());
+  if (flat_.is_cpu()) return;
+  deferred_.emplace(flat_.device());
+  deferred_->waits.resize(slots_.size());
 }
 
 void Bucket::put(std::size_t slot, const at::Tensor& gradient, const Scale& scale) {
   auto& place = slots_[slot];
   if (gradient.layout() != at::kStrided) {
-    place.zero_();
+    clear(slot);
     add(slot, gradient, scale);
+  } else if (deferred_) {
+    defer(slot, gradient, scale);
   } else if (!multiply_if_few(place, gradient, scale.value)) {
     at::mul_out(place, gradient, scale.tensor);
   }
 }
 
 void Bucket::add(std::size_t slot, const at::Tensor& gradient, const Scale& scale) {
+  pack_if_waiting(slot);
+  come_behind_writers();
   slots_[slot].add_(gradient, scale.value);
 }
 
-void Bucket::clear(std::size_t slot) { slots_[slot].zero_(); }
+void Bucket::clear(std::size_t slot) {
+  pack_if_waiting(slot);
+  come_behind_writers();
+  slots_[slot].zero_();
+}
+
+void Bucket::settle() {
+  if (!deferred_) return;
+  pack_all();
+  come_behind_writers();
+  deferred_->writers.join();
+}
+
+void Bucket::defer(std::size_t slot, const at::Tensor& gradient, const Scale& scale) {
+  pack_if_waiting(slot);
+  deferred_->pack.put(slots_[slot], gradient, scale);
+  deferred_->waits[slot] = true;
+}
+
+// All of them, for one kernel costs as much as the other.
+void Bucket::pack_if_waiting(std::size_t slot) {
+  if (deferred_ && deferred_->waits[slot]) pack_all();
+}
+
+void Bucket::pack_all() {
+  if (deferred_->pack.is_empty()) return;
+  come_behind_writers();
+  deferred_->pack.pack();
+  deferred_->waits.assign(slots_.size(), false);
+}
+
+// The current stream is about to write, or to read what was written.
+void Bucket::come_behind_writers() {
+  if (!deferred_) return;
+  deferred_->writers.join();
+  deferred_->writers.note();
+  if (const auto current = deferred_->writers.current(); current != deferred_->home) flat_.record_stream(current);
+}
 
 const at::Tensor& Bucket::view(std::size_t slot) {
+  pack_if_waiting(slot);
   const auto& place = slots_[slot];
   auto& handed_out = views_[slot];
   if (!same_memory(handed_out, place) || handed_out.requires_grad())
@@ -105,11 +144,6 @@ const at::Tensor& Bucket::view(std::size_t slot) {
 
 bool Bucket::owns(const at::Tensor& tensor) const {
   return tensor.has_storage() && tensor.storage().is_alias_of(flat_.storage());
-}
-
-bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined() || a.layout() != at::kStrided || b.layout() != at::kStrided) return false;
-  return a.dtype() == b.dtype() && a.data_ptr() == b.data_ptr() && same_layout(a, b);
 }
 
 }  // namespace ddp

@@ -6,17 +6,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
+
+#include "reduce/gradient_pack.hpp"
+#include "reduce/same_memory.hpp"
+#include "reduce/scale.hpp"
+#include "reduce/stream_join.hpp"
 
 namespace ddp {
 
-/// A factor, in the two forms that arithmetic on tensors takes.
-struct Scale {
-  explicit Scale(double factor);
-  double value;
-  at::Tensor tensor;  ///< a wrapped number: it does not raise the dtype of what it multiplies
-};
-
+/// On the CPU everything happens at once. On another device gradients wait to be packed together, and several streams
+/// may write: each comes behind the ones before it, and settle() brings the current one behind them all.
 /// Tensors: slot views have the parameter's sizes and, where it is dense, its strides. They share the
 /// bucket's storage without being autograd views, so that `detach_()` on a gradient works. Gradients of any strides;
 /// sparse ones are made dense.
@@ -35,13 +36,15 @@ class Bucket {
   void add(std::size_t slot, const at::Tensor& gradient, const Scale& scale);
   /// Writes zeros into the slot.
   void clear(std::size_t slot);
+  /// Whatever was put, added or cleared is in flat() for work that the current stream gets from here on.
+  void settle();
 
   /// The tensor to hand out as a slot's gradient. What its holder does to it (set_data, resize_) cannot
   /// reach the slot: a tensor that does not lie in the slot any more is replaced by a new one.
   const at::Tensor& view(std::size_t slot);
   /// True if `tensor` lies in this bucket's memory.
   bool owns(const at::Tensor& tensor) const;
-  /// All slots and the extra elements, [elements].
+  /// All slots and the extra elements, [elements]; settled or not.
   at::Tensor& flat() { return flat_; }
   /// All slots, [elements].
   at::Tensor& gradients() { return gradients_; }
@@ -50,14 +53,27 @@ class Bucket {
   std::int64_t bytes() const { return flat_.numel() * flat_.element_size(); }
 
  private:
+  /// What a device that works beside the host takes more.
+  struct Deferred {
+    explicit Deferred(at::Device device);
+
+    GradientPack pack;
+    std::vector<bool> waits;  // of each slot
+    StreamJoin writers;       // since the last settle()
+    c10::Stream home;         // whose memory the bucket is
+  };
+
+  void defer(std::size_t slot, const at::Tensor& gradient, const Scale& scale);
+  void pack_if_waiting(std::size_t slot);
+  void pack_all();
+  void come_behind_writers();
+
   at::Tensor flat_;
   at::Tensor gradients_;
   at::Tensor extra_;
   std::vector<at::Tensor> slots_;  // never handed out
   std::vector<at::Tensor> views_;
+  std::optional<Deferred> deferred_;  // none on the CPU
 };
-
-/// True if `a` and `b` are the same elements in memory; strides of dimensions of size 1 do not count.
-bool same_memory(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace ddp

@@ -18,6 +18,7 @@ void BucketFlight::start(BucketSet& buckets) {
 }
 
 void BucketFlight::launch(BucketSet& buckets, std::size_t bucket) {
+  buckets[bucket].settle();
   stats_.buckets[bucket].launched = elapsed();
   auto& flat = buckets[bucket].flat();
   const auto& label = buckets.label(bucket);
