@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/fake_module.hpp"
+
 namespace ddp::testing {
 namespace {
 
@@ -61,8 +63,8 @@ TEST_F(FakeAcceleratorTest, ShowsAStreamThatWaitsByAnEventWhatWasWritten) {
   c10::Event event(kType);
   event.record(accelerator.stream(0));
   event.block(side);
-  x.add_(1);
   EXPECT_FALSE(event.query());
+  x.add_(1);
   {
     const c10::StreamGuard guard(side);
     EXPECT_EQ(values_of(x * 1), (Values{5, 5})) << "and not what came after the event";
@@ -227,7 +229,7 @@ torch::nn::Sequential network() {
 /// The losses, then all parameters, buffers and the outcome of a call without training.
 std::vector<at::Tensor> trained(c10::Device device) {
   auto net = network();
-  net->to(device);
+  move_to(*net, device);
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
   std::vector<at::Tensor> results;
   torch::manual_seed(4);
