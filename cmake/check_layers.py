@@ -25,6 +25,7 @@ HEADER_ONLY = {
     "ddp": "train",
     "distributed_data_parallel": "train",
     "log_level": "base",
+    "moved_argument": "train",
     "reducer_stats": "reduce",
     "tensor_visitor": "train",
 }

@@ -53,6 +53,12 @@ struct DistributedDataParallelOptions {
   /// of a ResNet-18's step (docs/tuning.md). For the whole process, from the first wrapper on; not where a variable of
   /// glibc's own (MALLOC_TRIM_THRESHOLD_ and its like, GLIBC_TUNABLES) has chosen.
   bool keep_freed_memory = true;
+  /// The device of this rank, as PyTorch has it: a list of one number, that of the group's device, has forward() move
+  /// the tensors of its arguments there. Empty: they are where the module is. Errors: std::logic_error for another
+  /// number, for several (one process works on one device), and on the CPU.
+  std::vector<int> device_ids = {};
+  /// Where forward() leaves its results: on the device of the module, so no other number is accepted.
+  std::optional<int> output_device = std::nullopt;
   /// How buckets are averaged, instead of an all-reduce of all their bytes: see comm_hook.hpp.
   std::shared_ptr<CommHook> comm_hook = nullptr;
 };
@@ -99,6 +105,8 @@ class DataParallelCore {
   int lowest_active() const;
 
   const std::shared_ptr<ProcessGroup>& group() const;
+  /// To which inputs are moved; none: they stay.
+  std::optional<at::Device> input_device() const noexcept;
   /// Bytes held for gradient buckets on this rank; 0 in a world of one.
   std::int64_t bucket_bytes() const;
   const ReducerStats& reducer_stats() const;

@@ -15,6 +15,7 @@
 
 #include "ddp/data_parallel_core.hpp"
 #include "ddp/join.hpp"
+#include "ddp/moved_argument.hpp"
 #include "ddp/phase.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/tensor_visitor.hpp"
@@ -41,18 +42,9 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   decltype(auto) forward(Args&&... args) {
     const Phase phase("forward");
     core_.before_forward(module_->is_training());
-    using Result = decltype(module_->forward(std::forward<Args>(args)...));
-    if constexpr (std::is_void_v<Result>) {
-      module_->forward(std::forward<Args>(args)...);
-    } else {
-      decltype(auto) result = module_->forward(std::forward<Args>(args)...);
-      auto watch = [this](const at::Tensor& output) { core_.watch(output); };
-      visit_tensors(result, watch);
-      if constexpr (std::is_reference_v<Result>)
-        return static_cast<Result>(result);
-      else
-        return result;
-    }
+    if (const auto device = core_.input_device())
+      return call(detail::MovedArgument<Args>(std::forward<Args>(args), *device).get()...);
+    return call(std::forward<Args>(args)...);
   }
 
   /// Micro-batches without communication: `{ auto guard = model->no_sync(); ... loss.backward(); }`.
@@ -99,6 +91,22 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   void to(torch::Device, bool = false) override { refuse_move(); }
 
  private:
+  template <class... Args>
+  decltype(auto) call(Args&&... args) {
+    using Result = decltype(module_->forward(std::forward<Args>(args)...));
+    if constexpr (std::is_void_v<Result>) {
+      module_->forward(std::forward<Args>(args)...);
+    } else {
+      decltype(auto) result = module_->forward(std::forward<Args>(args)...);
+      auto watch = [this](const at::Tensor& output) { core_.watch(output); };
+      visit_tensors(result, watch);
+      if constexpr (std::is_reference_v<Result>)
+        return static_cast<Result>(result);
+      else
+        return result;
+    }
+  }
+
   static std::shared_ptr<M> present(std::shared_ptr<M> module) {
     if (!module) throw std::logic_error("ddp: DistributedDataParallel needs a module");
     return module;

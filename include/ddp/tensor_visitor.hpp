@@ -25,11 +25,13 @@ namespace ddp {
 ///     };
 template <class T>
 struct TensorVisitor {
-  static_assert(
-      std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string>,
-      "forward() or a data set gives a type whose tensors are not known: specialise ddp::TensorVisitor for it");
+  static constexpr bool kHoldsNoTensors = true;
   template <class F>
-  static void visit(const T&, F&) {}
+  static void visit(const T&, F&) {
+    static_assert(
+        std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string>,
+        "forward() or a data set gives a type whose tensors are not known: specialise ddp::TensorVisitor for it");
+  }
 };
 
 /// Calls f(tensor) for each tensor in `value`, undefined ones too: with a const one where `value` is const.

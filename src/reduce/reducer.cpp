@@ -85,7 +85,8 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
   record_values_ = at::zeros({elements}, at::kFloat);
   auto plan = plan_buckets(layouts_, options_.caps, registration_order(parameters_));
   // On a device it would be there only once all of backward is; in memory the hosts meet, and the device goes on.
-  if (options_.comm_hook || plan.empty() || !group_->device().is_cpu()) own_carrier_ = at::zeros({elements}, at::kFloat);
+  if (options_.comm_hook || plan.empty() || !group_->device().is_cpu())
+    own_carrier_ = at::zeros({elements}, at::kFloat);
   if (!calls_.is_alone())
     log::info(
         "DistributedDataParallel: another wrapper of this group lives, so buckets of both leave at the end of their "
@@ -173,7 +174,18 @@ void Reducer::Impl::begin(std::optional<std::size_t> arrived) {
   launch_full_buckets();
 }
 
+// What a graph records once is done in each replay: so the first steps, which find out, cannot be among it.
+void Reducer::Impl::require_capturable() {
+  if (!comm::PlannedCalls::is_capturing(*group_)) return;
+  if (!options_.static_graph)
+    throw std::logic_error("ddp: a step can be recorded into a graph with the option static_graph alone");
+  if (!is_learned_ || !order_is_agreed_ || next_plan_)
+    throw std::logic_error(
+        "ddp: run at least two steps before one is recorded into a graph: in them the order of the gradients is found");
+}
+
 void Reducer::Impl::start_round(std::uint64_t weight) {
+  require_capturable();
   state_ = State::reducing;
   weight_.set_own(weight);
   record_->set(left_, is_shadow_ ? 1 : 0);

@@ -19,6 +19,7 @@
 #include "reduce/same_model.hpp"
 #include "train/allocator.hpp"
 #include "train/core_share.hpp"
+#include "train/device_use.hpp"
 #include "train/reducer_memory.hpp"
 
 namespace ddp {
@@ -160,8 +161,11 @@ struct DataParallelCore::Impl {
   const torch::nn::Module* module = nullptr;  // whose parameters are searched, or null
   std::unordered_set<const c10::TensorImpl*> known;
   std::shared_ptr<CommHook> comm_hook;
+  std::optional<at::Device> input_device;
+  bool has_looked_at_devices = false;
 
   void require_known_parameters() const;
+  void look_at_devices();
   void send_buffers(bool training);
   void send_buffers_of(int root);
 };
@@ -180,6 +184,8 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   require_known(module, options.ignored_parameters, "ignored_parameters", true);
   require_known(module, options.sparse_parameters, "sparse_parameters", false);
   impl_->group = std::move(group);
+  require_own_device(options.device_ids, options.output_device, *impl_->group);
+  if (!options.device_ids.empty()) impl_->input_device = impl_->group->device();
   if (options.keep_freed_memory && impl_->group->device().is_cpu()) keep_freed_memory();
   impl_->broadcast_buffers = options.broadcast_buffers;
   impl_->weights_by_samples = options.weight_by_samples;
@@ -196,10 +202,12 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   if (!buffers.empty()) impl_->buffers = std::make_unique<CoalescedBroadcast>(buffers);
   impl_->frozen = frozen(impl_->tensors);
   // In shared memory a bucket that has left costs nothing until somebody works on it, for which cores must be idle.
-  const bool is_free = impl_->group->backend() == "shm";
+  // A device has an engine of its own for it.
+  const bool on_device = !impl_->group->device().is_cpu();
+  const bool is_free = on_device || impl_->group->backend() == "shm";
   const bool has_cores = has_cores_for_each_rank(*impl_->group, is_free ? at::get_num_threads() + 1 : 1);
   reducer.overlap = options.overlap_communication.value_or(is_free || has_cores);
-  reducer.in_background = options.overlap_communication.value_or(has_cores);
+  reducer.in_background = !on_device && options.overlap_communication.value_or(has_cores);
   if (parameters.empty())
     log::info("DistributedDataParallel: the module has no trainable parameter, nothing to reduce");
   else
@@ -221,6 +229,7 @@ void DataParallelCore::before_forward(bool training) {
       throw std::logic_error("ddp: " + name + " was frozen when the module was wrapped and requires gradients now; " +
                              "they would not be averaged: destroy the wrapper and wrap the module again");
   impl_->require_known_parameters();
+  impl_->look_at_devices();
   if (impl_->reducer) impl_->reducer->arm();
   impl_->send_buffers(training);
 }
@@ -239,6 +248,13 @@ void DataParallelCore::Impl::send_buffers(bool training) {
 void DataParallelCore::Impl::send_buffers_of(int root) {
   (reducer ? reducer->calls() : *calls).require_same(1, "forward");
   buffers->run(*group, root);
+}
+
+// Once, after the first step, which has touched all that a step touches.
+void DataParallelCore::Impl::look_at_devices() {
+  if (has_looked_at_devices || !reducer || reducer->rounds() == 0) return;
+  has_looked_at_devices = true;
+  warn_of_other_devices(*group);
 }
 
 // Where parameters may be unused, one that was replaced would look so, and the new one would go without an average.
@@ -288,6 +304,7 @@ void DataParallelCore::watch(const at::Tensor& output) {
 }
 
 void DataParallelCore::set_broadcast_buffers(bool on) { impl_->broadcast_buffers = on; }
+std::optional<at::Device> DataParallelCore::input_device() const noexcept { return impl_->input_device; }
 const std::shared_ptr<ProcessGroup>& DataParallelCore::group() const { return impl_->group; }
 std::int64_t DataParallelCore::bucket_bytes() const { return impl_->reducer ? impl_->reducer->bucket_bytes() : 0; }
 const ReducerStats& DataParallelCore::reducer_stats() const {
