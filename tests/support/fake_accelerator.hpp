@@ -28,7 +28,7 @@
 
 namespace ddp::testing {
 
-inline constexpr c10::DeviceIndex kFakeDevices = 2;
+inline constexpr c10::DeviceIndex kFakeDevices = 4;
 inline const c10::Device kFakeDevice(c10::DeviceType::PrivateUse1, 0);
 inline const c10::Device kSecondFakeDevice(c10::DeviceType::PrivateUse1, 1);
 

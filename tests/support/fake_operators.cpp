@@ -65,13 +65,6 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
   return at::detail::empty_strided_generic(size, stride, &fake_device_allocator(), kKeys, c10::dtype_or_default(dtype));
 }
 
-/// A tensor of the CPU on the memory of one of the device: not an owner of it, as what a device is told is none.
-at::Tensor host_view(const at::Tensor& tensor) {
-  if (tensor.is_cpu()) return tensor;
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
-                       tensor.options().device(at::kCPU).requires_grad(false));
-}
-
 /// While an operator of the CPU stands in for the device's: its results reach the device as late as a kernel's.
 struct InOperator {
   InOperator() { ++depth; }
@@ -123,7 +116,8 @@ void copy_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) 
   const bool is_result = from.is_cpu() && InOperator::depth > 0;
   const auto end = streams.add(stream, copy_task(is_staged ? from.clone() : from, to));
   if (is_staged || is_result || (non_blocking && is_pinned)) return;
-  TORCH_CHECK(!fake().is_capturing, "a copy that the host waits for is not permitted while a stream is captured");
+  TORCH_CHECK(InOperator::depth > 0 || !fake().is_capturing,
+              "a copy that the host waits for is not permitted while a stream is captured");
   streams.finish(stream, end);
 }
 
@@ -201,6 +195,12 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 }  // namespace
+
+at::Tensor host_view(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+                       tensor.options().device(at::kCPU).requires_grad(false));
+}
 
 c10::Allocator& fake_device_allocator() {
   static auto* const allocator = new FakeAllocator;

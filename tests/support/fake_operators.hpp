@@ -1,9 +1,13 @@
 #pragma once
 /// fake_operators.hpp: LibTorch's operators on the fake accelerator.
 
+#include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
 namespace ddp::testing {
+
+/// A tensor of the CPU on the memory of one of the device: no owner of it, as what a device is told is none.
+at::Tensor host_view(const at::Tensor& tensor);
 
 c10::Allocator& fake_device_allocator();
 /// Into a library of aten's for PrivateUse1.
