@@ -1,14 +1,14 @@
+#include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 #include <torch/data/datasets/base.h>
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "ddp/prefetch.hpp"
-#include "fake_accelerator.hpp"
+#include "support/fake_accelerator.hpp"
 
 namespace ddp {
 namespace {
@@ -18,20 +18,16 @@ using testing::kFakeDevice;
 using Words = std::vector<std::string>;
 using Example = torch::data::Example<>;
 
-/// The values of a tensor on the fake device, whose memory is this process's.
+/// The values of a tensor on the fake device, as the current stream finds them.
 std::vector<float> values_of(const at::Tensor& tensor) {
   EXPECT_EQ(tensor.device(), kFakeDevice);
-  std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-  std::memcpy(values.data(), tensor.const_data_ptr(), tensor.nbytes());
-  return values;
+  const auto copied = tensor.cpu();
+  return {copied.const_data_ptr<float>(), copied.const_data_ptr<float>() + copied.numel()};
 }
 
 class DeviceCopierTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    accelerator.notes.clear();
-    accelerator.pinnings = 0;
-  }
+  void SetUp() override { accelerator.reset(); }
   testing::FakeAccelerator& accelerator = fake_accelerator();
 };
 
@@ -39,12 +35,12 @@ TEST_F(DeviceCopierTest, CopiesFromPinnedMemoryOnItsOwnStreamForWhichTheCurrentO
   DeviceCopier copier(kFakeDevice);
   Example batch(torch::full({2}, 3.F), torch::full({1}, 4.F));
   copier.start(batch);
-  EXPECT_EQ(accelerator.notes, (Words{"copy on 1 from pinned", "copy on 1 from pinned", "record 1"}));
-  EXPECT_EQ(accelerator.current, 0);
+  EXPECT_EQ(accelerator.take_notes(), (Words{"copy on 1 from pinned", "copy on 1 from pinned", "record 1"}));
+  EXPECT_EQ(accelerator.current(), 0);
   EXPECT_NE(values_of(batch.data), (std::vector<float>{3, 3})) << "is not copied yet";
-  accelerator.notes.clear();
+  accelerator.take_notes();
   copier.finish();
-  EXPECT_EQ(accelerator.notes, (Words{"0 waits", "keep for 0", "keep for 0"}));
+  EXPECT_EQ(accelerator.take_notes(), (Words{"0 waits", "keep for 0", "keep for 0"}));
   EXPECT_EQ(values_of(batch.data), (std::vector<float>{3, 3}));
   EXPECT_EQ(values_of(batch.target), (std::vector<float>{4}));
 }
@@ -53,35 +49,35 @@ TEST_F(DeviceCopierTest, ServesTheStreamThatIsCurrentWhenItFinishes) {
   DeviceCopier copier(kFakeDevice);
   auto batch = torch::ones({2});
   copier.start(batch);
-  accelerator.current = 7;
+  const c10::StreamGuard guard(accelerator.stream(7));
   copier.finish();
-  EXPECT_EQ(accelerator.notes, (Words{"copy on 1 from pinned", "record 1", "7 waits", "keep for 7"}));
-  accelerator.current = 0;
+  EXPECT_EQ(accelerator.take_notes(), (Words{"copy on 1 from pinned", "record 1", "7 waits", "keep for 7"}));
 }
 
 TEST_F(DeviceCopierTest, PinsWhatIsNotPinnedYet) {
   DeviceCopier copier(kFakeDevice);
+  const auto before = accelerator.pinnings();
   auto pageable = torch::ones({2});
   auto pinned = pageable.pin_memory();
-  ASSERT_EQ(accelerator.pinnings, 1);
+  ASSERT_EQ(accelerator.pinnings() - before, 1);
   copier.start(pinned);
   copier.finish();
-  EXPECT_EQ(accelerator.pinnings, 1);
+  EXPECT_EQ(accelerator.pinnings() - before, 1);
   copier.start(pageable);
   copier.finish();
-  EXPECT_EQ(accelerator.pinnings, 2);
+  EXPECT_EQ(accelerator.pinnings() - before, 2);
 }
 
 TEST_F(DeviceCopierTest, LeavesWhatIsOnTheDeviceToTheCurrentStream) {
   DeviceCopier copier(kFakeDevice);
   const auto there = torch::ones({2}).to(kFakeDevice);
-  accelerator.notes.clear();
+  accelerator.take_notes();
   auto batch = std::vector{there, at::Tensor()};
   copier.start(batch);
   EXPECT_TRUE(batch[0].is_same(there));
   EXPECT_FALSE(batch[1].defined());
   copier.finish();
-  EXPECT_EQ(accelerator.notes, (Words{"record 1", "0 waits"}));
+  EXPECT_EQ(accelerator.take_notes(), (Words{"record 1", "0 waits"}));
 }
 
 TEST_F(DeviceCopierTest, ForgetsABatchThatWasNeverFinished) {
@@ -91,9 +87,10 @@ TEST_F(DeviceCopierTest, ForgetsABatchThatWasNeverFinished) {
   auto batch = torch::zeros({2});
   copier.start(batch);
   copier.finish();
+  const auto notes = accelerator.take_notes();
   EXPECT_EQ(values_of(batch), (std::vector<float>{0, 0}));
-  EXPECT_EQ(accelerator.notes.back(), "keep for 0");
-  EXPECT_EQ(std::count(accelerator.notes.begin(), accelerator.notes.end(), "keep for 0"), 1);
+  EXPECT_EQ(notes.back(), "keep for 0");
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "keep for 0"), 1);
 }
 
 /// Sample i is [i].
