@@ -85,7 +85,8 @@ endfunction()
 set(ddp_without_kernels)
 if(NOT DEFINED DDP_CUDA_KERNELS OR DDP_CUDA_KERNELS)
   ddp_nvcc_architectures(ddp_architectures)
-  set(DDP_NVCC_COMMAND ${DDP_NVCC} -fatbin -O3 -std=c++17 -ccbin ${CMAKE_CXX_COMPILER}
+  # The host's compiler only preprocesses, so one that nvcc does not know serves.
+  set(DDP_NVCC_COMMAND ${DDP_NVCC} -fatbin -O3 -std=c++17 -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler
                        ${ddp_architectures})
   ddp_try_nvcc(ddp_without_kernels)
 endif()
@@ -101,4 +102,6 @@ option(DDP_CUDA_KERNELS "Compile kernels of the library's own, with nvcc" ${ddp_
 if(DDP_CUDA_KERNELS)
   string(REPLACE ";" " " ddp_architectures "${ddp_architectures}")
   message(STATUS "CUDA kernels: built in, by ${DDP_NVCC} for ${ddp_architectures}")
+elseif(NOT ddp_without_kernels)
+  message(STATUS "CUDA kernels: switched off (DDP_CUDA_KERNELS); LibTorch's own operators do the same")
 endif()
