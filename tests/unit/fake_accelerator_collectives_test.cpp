@@ -27,7 +27,7 @@ class FakeDeviceBackendTest : public ::testing::Test {
   void SetUp() override {
     accelerator.reset();
     engine.polls_until_progress = -1;
-    engine.fails = false;
+    engine.is_early = engine.fails = false;
     engine.take_notes();
   }
 
@@ -96,6 +96,18 @@ TEST_F(FakeDeviceBackendTest, GivesOldValuesToWhoDoesNotWait) {
   EXPECT_FALSE(work->isCompleted());
   work->wait();
   EXPECT_EQ(values_of(x[0]), (Values{1})) << "stream 1 was not waited for";
+}
+
+TEST_F(FakeDeviceBackendTest, BeginsAsEarlyAsAllowedIfItIsTold) {
+  const auto backend = make_alone();
+  for (const bool is_early : {false, true}) {
+    engine.is_early = is_early;
+    Tensors x{torch::zeros({1}, kFakeDevice)};
+    const auto work = backend->allreduce(x, mean());
+    EXPECT_EQ(first_in_memory(x[0]) == 0, is_early) << "it has made the caller's stream go on";
+    accelerator.run_all();
+    EXPECT_TRUE(work->isSuccess());
+  }
 }
 
 TEST_F(FakeDeviceBackendTest, HasTheReductions) {
