@@ -106,7 +106,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes, 
 
 at::Tensor ProcessGroup::allocate(std::int64_t bytes) {
   const comm::Session::Calling calling(*impl_->session);
-  if (impl_->shm && !impl_->closed) return impl_->shm->allocate(bytes);
+  if (impl_->shm && !impl_->closed && device().is_cpu()) return impl_->shm->allocate(bytes);
   const auto options = at::TensorOptions().dtype(at::kByte).device(device());
   if (auto registered = impl_->registered_memory(bytes); registered.defined()) return registered.zero_();
   auto memory = at::zeros({bytes}, options);

@@ -38,8 +38,7 @@ Arrival unpacked(const std::string& text) {
   std::istringstream stream(text);
   stream >> arrival.rank >> arrival.world_size >> arrival.host >> arrival.pid >> arrival.watch_port;
   stream.ignore();
-  for (auto* const line :
-       {&arrival.watch_token, &arrival.backend, &arrival.device.device, &arrival.device.library})
+  for (auto* const line : {&arrival.watch_token, &arrival.backend, &arrival.device.device, &arrival.device.library})
     std::getline(stream, *line);
   return arrival;
 }
@@ -155,7 +154,8 @@ void RollCall::check_device(const Arrival& arrival) const {
                  " has " + arrival.device.library,
              "give all hosts the same LibTorch");
     if (!arrival.device.device.empty() && one.device.device == arrival.device.device)
-      refuse("two ranks have one device, " + arrival.device.device + ": " + who(one) + " and " + who(arrival),
+      refuse("two ranks have one device, " + arrival.device.device + ": " + who(rank < arrival.rank ? one : arrival) +
+                 " and " + who(rank < arrival.rank ? arrival : one),
              "start one process a device, each with its own LOCAL_RANK or CUDA_VISIBLE_DEVICES; to share a device, use "
              "backend \"gloo\" or \"shm\" and ProcessGroupOptions::device");
   }

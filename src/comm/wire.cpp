@@ -137,6 +137,9 @@ Wire wire_of_bytes(const at::Tensor& tensor) {
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  if (!tensor.is_cpu())  // of the device's allocator, which is to hear of streams
+    return at::empty({0}, tensor.options().dtype(at::kByte).requires_grad(false))
+        .set_(tensor.storage(), tensor.storage_offset() * tensor.element_size(), {bytes}, {1});
   return at::from_blob(
       tensor.data_ptr(), {bytes}, [tensor](void*) {}, at::TensorOptions().dtype(at::kByte).device(tensor.device()));
 }

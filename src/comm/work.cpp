@@ -70,17 +70,23 @@ void Work::State::begun(c10::intrusive_ptr<c10d::Work> work) noexcept {
 
 void Work::State::complete_unseen(std::exception_ptr error) noexcept {
   complete(error);
-  if (!error) return;
-  try {
-    give_up(error, timeout_);
-  } catch (const std::exception&) {  // the group is broken, which its next call says
-  }
+  if (error) break_unseen({Breakage::Kind::failed_here, session_->origin().rank, comm::text_of(error)}, kNamingGrace);
 }
 
 void Work::State::expire() noexcept {
+  auto text = comm::timeout_text(*session_, call_, timeout_);
+  break_unseen({Breakage::Kind::timed_out, session_->origin().rank, std::move(text)}, {});
+}
+
+// The call that will tell of it is another one. A rank that has left did so after its own call, so that it is not why.
+void Work::State::break_unseen(Breakage breakage, std::chrono::milliseconds grace) noexcept {
+  auto& health = session_->health();
+  for (const auto end = Clock::now() + grace; !health.breakage() && Clock::now() < end;)
+    health.wait_despite_obstacles(std::chrono::milliseconds(10), [] { return false; });
+  breakage.text = call_.name() + ", on the device: " + breakage.text;
   try {
-    give_up(nullptr, timeout_);
-  } catch (const std::exception&) {
+    session_->break_and_raise(std::move(breakage), call_.name());
+  } catch (const std::exception&) {  // the group is broken, which its next call says
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-/// work_state.hpp: one collective under way: it ends by completion, by a breakage of its group, or in time. One that was
-/// handed to a device is waited for there: the host goes on, and the current stream waits.
+/// work_state.hpp: one collective under way: it ends by completion, by a breakage of its group, or in time. One that
+/// was handed to a device is waited for there: the host goes on, and the current stream waits.
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -47,15 +47,16 @@ struct Work::State {
  private:
   void wait_until(Clock::time_point deadline, std::chrono::milliseconds limit);
   [[noreturn]] void give_up(const std::exception_ptr& error, std::chrono::milliseconds limit);
+  void break_unseen(comm::Breakage breakage, std::chrono::milliseconds grace) noexcept;
   void finish_once();
 
   const std::shared_ptr<comm::Session> session_;
   const comm::Call call_;
   const std::chrono::milliseconds timeout_;
   const Clock::time_point deadline_;
-  bool done_ = false;         // under the health's lock
-  Clock::time_point ended_;   // under the health's lock
-  std::exception_ptr error_;  // under the health's lock
+  bool done_ = false;                         // under the health's lock
+  Clock::time_point ended_;                   // under the health's lock
+  std::exception_ptr error_;                  // under the health's lock
   c10::intrusive_ptr<c10d::Work> on_device_;  // under the health's lock
   std::mutex finishing_;
   std::function<void()> finish_;

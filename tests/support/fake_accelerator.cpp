@@ -30,6 +30,8 @@ c10::DeviceIndex checked(c10::DeviceIndex index) {
 
 c10::Device device_of(c10::DeviceIndex index) { return {kType, index}; }
 
+c10::StreamId& stream_of(c10::DeviceIndex index) { return current_streams.at(static_cast<unsigned char>(index)); }
+
 void refuse_while_capturing(const char* what) {
   TORCH_CHECK(!state().is_capturing, what, " is not permitted while a stream is captured");
 }
@@ -53,7 +55,7 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
 
   c10::Stream getStream(c10::Device device) const override {
     const auto index = checked(device.index());
-    return FakeAccelerator::stream(current_streams[static_cast<std::size_t>(index)], device_of(index));
+    return FakeAccelerator::stream(stream_of(index), device_of(index));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return FakeAccelerator::stream(0, device_of(checked(device.index())));
@@ -66,8 +68,7 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream exchangeStream(c10::Stream next) const override {
     const auto index = checked(next.device_index());
-    return FakeAccelerator::stream(std::exchange(current_streams[static_cast<std::size_t>(index)], next.id()),
-                                   device_of(index));
+    return FakeAccelerator::stream(std::exchange(stream_of(index), next.id()), device_of(index));
   }
 
   void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag) const override {
@@ -160,9 +161,7 @@ c10::Stream FakeAccelerator::stream(c10::StreamId id, c10::Device device) {
   return c10::Stream(c10::Stream::UNSAFE, device, id);
 }
 
-c10::StreamId FakeAccelerator::current(c10::Device device) {
-  return current_streams[static_cast<std::size_t>(checked(device.index()))];
-}
+c10::StreamId FakeAccelerator::current(c10::Device device) { return stream_of(checked(device.index())); }
 
 void FakeAccelerator::run(const c10::Stream& stream) { streams.finish(key(stream), streams.end(key(stream))); }
 

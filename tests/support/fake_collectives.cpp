@@ -189,6 +189,7 @@ std::function<void()> divide_for_mean(c10d::ReduceOp& op, const Tensors& tensors
 FakeCollectives::FakeCollectives(c10::intrusive_ptr<c10d::Backend> carrier, at::Device device)
     : Backend(carrier->getRank(), carrier->getSize()),
       group_(new Group{std::move(carrier), device, FakeAccelerator::key(fake_accelerator().new_stream(device, 0))}) {
+  fake_accelerator().streams.make_independent(group_->stream);
   setBoundDeviceId(device);
 }
 
@@ -208,7 +209,9 @@ FakeCollectives::Work FakeCollectives::start(Asked asked, std::function<Work(c10
   streams.add_wait(group_->stream, callers, streams.end(callers));
   const auto transfer = std::make_shared<Transfer>(group_, std::move(launch), std::move(finish));
   auto work = c10::make_intrusive<FakeWork>(group_, transfer, asked.what, asked.type);
-  work->ends_at(streams.add(group_->stream, [transfer, tensors = asked.tensors] { return Transfer::run(transfer); }));
+  const auto end = streams.add(group_->stream, [transfer, tensors = asked.tensors] { return Transfer::run(transfer); });
+  work->ends_at(end);
+  if (fake_engine().is_early) streams.advance(group_->stream, end);
   return work;
 }
 

@@ -20,8 +20,7 @@ void FakeDeviceBackend::take(at::Device device) const {
 
 comm::DeviceIdentity FakeDeviceBackend::identity(at::Device device) const {
   const int index = fake_engine().is_shared ? 0 : device.index();
-  return {"fake-" + std::to_string(index), "a fake device",
-          "fake " + std::to_string(fake_engine().library_version.load())};
+  return {"fake-" + std::to_string(index), "fake " + std::to_string(fake_engine().library_version.load())};
 }
 
 c10::intrusive_ptr<c10d::Backend> FakeDeviceBackend::make(const comm::BackendSetup& setup) const {

@@ -24,6 +24,8 @@ class FakeEngineState {
 
   /// How often isCompleted() of a work has to be asked before the device goes on by itself; negative: it never does.
   std::atomic<int> polls_until_progress{3};
+  /// While true, calls begin as early as allowed instead: what their stream was not made to wait for is not there yet.
+  std::atomic<bool> is_early{false};
   /// While true, calls end with an exception when their turn comes.
   std::atomic<bool> fails{false};
 

@@ -7,13 +7,18 @@
 
 namespace ddp::testing {
 
+namespace {
+// As allocators of devices align.
+constexpr std::size_t kAlignment = 512;
+}  // namespace
+
 void* FakeMemory::allocate(FakeStreamKey stream, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   const std::lock_guard lock(mutex_);
   auto& spare = spare_[bytes];
   void* memory = nullptr;
   if (spare.empty()) {
-    memory = std::malloc(bytes);
+    memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     if (memory == nullptr) throw std::bad_alloc();
   } else {
     memory = spare.back();

@@ -26,6 +26,11 @@ void FakeStreams::add_wait(FakeStreamKey waiting, FakeStreamKey other, Position 
   add(waiting, [this, other, position] { return advance(other, position); });
 }
 
+void FakeStreams::make_independent(FakeStreamKey stream) {
+  const std::lock_guard lock(mutex_);
+  streams_[stream].is_independent = true;
+}
+
 const FakeStreams::Stream* FakeStreams::find(FakeStreamKey key) const {
   const auto found = streams_.find(key);
   return found == streams_.end() ? nullptr : &found->second;
@@ -79,21 +84,23 @@ void FakeStreams::finish(FakeStreamKey key, Position position) {
   const auto begin = Clock::now();
   while (!advance(key, position)) {
     if (Clock::now() - begin > kPatience)
-      for (const auto& [other, end] : ends()) advance(other, end);
+      for (const auto& [other, end] : ends([](auto, const auto& stream) { return stream.is_independent; }))
+        advance(other, end);
     std::unique_lock lock(mutex_);
     if (streams_[key].done < position) changed_.wait_for(lock, kBetweenLooks);
   }
 }
 
 void FakeStreams::finish_device(int device) {
-  for (const auto& [key, end] : ends())
-    if (key.device == device) finish(key, end);
+  for (const auto& [key, end] : ends([&](auto key, const auto&) { return key.device == device; })) finish(key, end);
 }
 
-std::map<FakeStreamKey, FakeStreams::Position> FakeStreams::ends() const {
+std::map<FakeStreamKey, FakeStreams::Position> FakeStreams::ends(
+    const std::function<bool(FakeStreamKey, const Stream&)>& is_meant) const {
   const std::lock_guard lock(mutex_);
   std::map<FakeStreamKey, Position> all;
-  for (const auto& [key, stream] : streams_) all[key] = stream.done + stream.tasks.size();
+  for (const auto& [key, stream] : streams_)
+    if (is_meant(key, stream)) all[key] = stream.done + stream.tasks.size();
   return all;
 }
 

@@ -31,12 +31,15 @@ class FakeStreams {
   /// Puts a wait for all that comes before `position` of `other` into `waiting`.
   void add_wait(FakeStreamKey waiting, FakeStreamKey other, Position position);
 
+  /// For a stream whose tasks are ended by other ranks: one that waits for one of them may keep all from another.
+  void make_independent(FakeStreamKey stream);
+
   Position end(FakeStreamKey stream) const;
   bool is_done(FakeStreamKey stream, Position position) const;
 
   /// Runs what comes before `position` as far as that is possible now; true once it has all run.
   bool advance(FakeStreamKey stream, Position position);
-  /// Waits until it has. What takes long makes all streams go on, as those of a device would.
+  /// Waits until it has. What takes long makes the independent streams go on, as a device would.
   void finish(FakeStreamKey stream, Position position);
   void finish_device(int device);
 
@@ -45,9 +48,10 @@ class FakeStreams {
     std::deque<Task> tasks;
     Position done = 0;
     bool is_running = false;
+    bool is_independent = false;
   };
   const Stream* find(FakeStreamKey stream) const;
-  std::map<FakeStreamKey, Position> ends() const;
+  std::map<FakeStreamKey, Position> ends(const std::function<bool(FakeStreamKey, const Stream&)>& is_meant) const;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

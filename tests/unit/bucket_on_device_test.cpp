@@ -122,10 +122,20 @@ TEST_F(BucketOnDevice, ClearsASlotWhoseGradientWaits) {
   EXPECT_EQ(values_of(bucket->flat()), (Values{0, 0, 0, 0}));
 }
 
+TEST_F(BucketOnDevice, PacksNothingForASlotThatDoesNotWait) {
+  make_bucket();
+  bucket->put(0, filled(3), one);
+  bucket->settle();
+  bucket->put(1, filled(4), one);
+  bucket->add(0, filled(1), one);
+  EXPECT_EQ(values_of(bucket->flat()), (Values{4, 4, 0, 0}));
+}
+
 TEST_F(BucketOnDevice, TakesTheLastOfTwoGradientsForASlot) {
   make_bucket();
   bucket->put(0, filled(3), one);
   bucket->put(0, filled(5), one);
+  EXPECT_EQ(values_of(bucket->flat()), (Values{3, 3, 0, 0})) << "not both in one kernel";
   bucket->settle();
   EXPECT_EQ(values_of(bucket->flat()), (Values{5, 5, 0, 0}));
 }
@@ -179,6 +189,14 @@ TEST_F(BucketOnDevice, KeepsItsMemoryForAStreamThatIsNotItsOwn) {
   accelerator.take_notes();
   const c10::StreamGuard guard(side);
   bucket->clear(0);
+  EXPECT_EQ(noted("keep for 1"), 1);
+}
+
+TEST_F(BucketOnDevice, KeepsItsMemoryForTheStreamThatItIsSettledOn) {
+  make_bucket();
+  accelerator.take_notes();
+  const c10::StreamGuard guard(side);
+  bucket->settle();
   EXPECT_EQ(noted("keep for 1"), 1);
 }
 

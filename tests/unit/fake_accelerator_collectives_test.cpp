@@ -27,7 +27,7 @@ class FakeDeviceBackendTest : public ::testing::Test {
   void SetUp() override {
     accelerator.reset();
     engine.polls_until_progress = -1;
-    engine.fails = false;
+    engine.is_early = engine.fails = false;
     engine.take_notes();
   }
 
@@ -98,14 +98,23 @@ TEST_F(FakeDeviceBackendTest, GivesOldValuesToWhoDoesNotWait) {
   EXPECT_EQ(values_of(x[0]), (Values{1})) << "stream 1 was not waited for";
 }
 
-TEST_F(FakeDeviceBackendTest, HasTheCollectives) {
+TEST_F(FakeDeviceBackendTest, BeginsAsEarlyAsAllowedIfItIsTold) {
+  const auto backend = make_alone();
+  for (const bool is_early : {false, true}) {
+    engine.is_early = is_early;
+    Tensors x{torch::zeros({1}, kFakeDevice)};
+    const auto work = backend->allreduce(x, mean());
+    EXPECT_EQ(first_in_memory(x[0]) == 0, is_early) << "it has made the caller's stream go on";
+    accelerator.run_all();
+    EXPECT_TRUE(work->isSuccess());
+  }
+}
+
+TEST_F(FakeDeviceBackendTest, HasTheReductions) {
   with_ranks(2, [](c10d::Backend& backend, at::Device device) {
-    const int rank = backend.getRank();
-    const auto own = torch::full({2}, rank + 1.F, device);
-    const auto copy = [&] { return Tensors{own.clone()}; };
-    const auto list = [&] { return Tensors{torch::zeros({2}, device), torch::zeros({2}, device)}; };
+    const auto own = torch::full({2}, static_cast<float>(backend.getRank() + 1), device);
     const auto reduced = [&](c10d::ReduceOp op) {
-      auto x = copy();
+      Tensors x{own.clone()};
       c10d::AllreduceOptions options;
       options.reduceOp = op;
       backend.allreduce(x, options)->wait();
@@ -115,41 +124,43 @@ TEST_F(FakeDeviceBackendTest, HasTheCollectives) {
     EXPECT_EQ(reduced(c10d::ReduceOp::MIN), (Values{1, 1}));
     EXPECT_EQ(reduced(c10d::ReduceOp::MAX), (Values{2, 2}));
     EXPECT_EQ(reduced(c10d::ReduceOp::PRODUCT), (Values{2, 2}));
-
     Tensors pair{own.clone(), own + 10};
     backend.allreduce_coalesced(pair, {})->wait();
+    EXPECT_EQ(values_of(pair[0]), (Values{3, 3}));
     EXPECT_EQ(values_of(pair[1]), (Values{23, 23}));
-    auto x = copy();
+    Tensors x{own.clone()};
+    backend.reduce(x, {})->wait();
+    if (backend.getRank() == 0) {
+      EXPECT_EQ(values_of(x[0]), (Values{3, 3}));
+    }
+  });
+}
+
+TEST_F(FakeDeviceBackendTest, HasTheOtherCollectives) {
+  with_ranks(2, [](c10d::Backend& backend, at::Device device) {
+    const bool is_first = backend.getRank() == 0;
+    const auto own = torch::full({2}, is_first ? 1.F : 2.F, device);
+    const auto list = [&] { return Tensors{torch::zeros({2}, device), torch::zeros({2}, device)}; };
+    Tensors x{own.clone()};
+    std::vector<Tensors> all{list()}, gathered, none, parts{Tensors{own + 1, own + 2}};
+    backend.allgather(all, x, {})->wait();
+    EXPECT_EQ(values_of(all[0][1]), (Values{2, 2}));
+    if (is_first) gathered = {list()};
+    backend.gather(gathered, x, {})->wait();
+    EXPECT_EQ(is_first ? values_of(gathered[0][1]) : Values{}, is_first ? (Values{2, 2}) : Values{});
+    backend.scatter(x, is_first ? parts : none, {})->wait();
+    EXPECT_EQ(values_of(x[0]), is_first ? (Values{2, 2}) : (Values{3, 3}));
     c10d::BroadcastOptions from_one;
     from_one.rootRank = 1;
     backend.broadcast(x, from_one)->wait();
-    EXPECT_EQ(values_of(x[0]), (Values{2, 2}));
-    x = copy();
-    backend.reduce(x, {})->wait();
-    if (rank == 0) {
-      EXPECT_EQ(values_of(x[0]), (Values{3, 3}));
-    }
+    EXPECT_EQ(values_of(x[0]), (Values{3, 3}));
 
-    std::vector<Tensors> lists{list()}, none;
-    x = copy();
-    backend.allgather(lists, x, {})->wait();
-    EXPECT_EQ(values_of(lists[0][1]), (Values{2, 2}));
-    lists = {list()};
-    backend.gather(rank == 0 ? lists : none, x, {})->wait();
-    if (rank == 0) {
-      EXPECT_EQ(values_of(lists[0][1]), (Values{2, 2}));
-    }
-    lists = {Tensors{own + 1, own + 2}};
-    backend.scatter(x, rank == 0 ? lists : none, {})->wait();
-    EXPECT_EQ(values_of(x[0]), rank == 0 ? (Values{2, 2}) : (Values{3, 3}));
-
-    auto output = torch::zeros({2}, device), input = torch::tensor({10.F, 20.F}).to(device) + rank;
+    auto output = torch::zeros({2}, device), input = torch::tensor({10.F, 20.F}).to(device) + own;
     std::vector<int64_t> even;
     backend.alltoall_base(output, input, even, even, {})->wait();
-    EXPECT_EQ(values_of(output), rank == 0 ? (Values{10, 11}) : (Values{20, 21}));
-
-    x = copy();
-    (rank == 0 ? backend.send(x, 1, 7) : backend.recv(x, 0, 7))->wait();
+    EXPECT_EQ(values_of(output), is_first ? (Values{11, 12}) : (Values{21, 22}));
+    x = {own.clone()};
+    (is_first ? backend.send(x, 1, 7) : backend.recv(x, 0, 7))->wait();
     EXPECT_EQ(values_of(x[0]), (Values{1, 1}));
     backend.barrier({})->wait();
   });

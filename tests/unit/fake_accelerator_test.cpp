@@ -219,6 +219,27 @@ TEST_F(FakeAcceleratorTest, NotesWhatIsAskedOfIt) {
             (Words{"copy on 0 from pinned", "record 0", "1 waits", "keep for 1", "host waits for 0"}));
 }
 
+TEST_F(FakeAcceleratorTest, HasOperatorsThatChangeListsAndViewsAndSizes) {
+  const auto flat = torch::zeros({6}, kFakeDevice);
+  std::vector<at::Tensor> parts{flat.narrow(0, 0, 2), flat.narrow(0, 2, 4).view({2, 2}).t()};
+  const std::vector<at::Tensor> values{torch::ones({2}, kFakeDevice),
+                                       torch::tensor({{2.F, 3.F}, {4.F, 5.F}}).to(kFakeDevice)};
+  at::_foreach_copy_(parts, values);
+  at::_foreach_mul_(parts, 2);
+  at::_foreach_add_(parts, values);
+  EXPECT_EQ(values_of(flat), (Values{3, 3, 6, 12, 9, 15}));
+  auto resized = at::empty({0}, kFakeDevice);
+  at::cat_out(resized, {parts[0], flat.narrow(0, 2, 1)});
+  EXPECT_EQ(values_of(resized), (Values{3, 3, 6}));
+  resized.resize_({5}).narrow(0, 3, 2).zero_();
+  EXPECT_EQ(values_of(resized), (Values{3, 3, 6, 0, 0}));
+  EXPECT_EQ(values_of(flat.index({flat > 6})), (Values{12, 9, 15}));
+  EXPECT_EQ(flat.sum().item<float>(), 48);
+  auto other = at::empty({0}, kFakeDevice);
+  other.set_(flat.storage(), 2, {2}, {3});
+  EXPECT_EQ(values_of(other), (Values{6, 15}));
+}
+
 torch::nn::Sequential network() {
   torch::manual_seed(3);
   return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3).padding(1)),

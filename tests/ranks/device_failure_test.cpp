@@ -1,0 +1,156 @@
+// What a rank learns where its device, another rank or their settings fail; and that the device does not wait for ever.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <unistd.h>
+#include <csignal>
+
+#include "support/device_ranks.hpp"
+#include "support/thrown.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+class DeviceFailure : public DeviceRanks {
+ protected:
+  static std::vector<Outcome> observe(int world, const std::string& way,
+                                      const std::function<void(ProcessGroupOptions&)>& change,
+                                      const std::function<void(ProcessGroup&)>& body) {
+    return observe_ranks(world, [=](const Environment& environment) {
+      auto options = options_for(way, environment);
+      change(options);
+      const auto group = init_process_group(options);
+      body(*group);
+      group->shutdown();
+    });
+  }
+  static void nothing(ProcessGroupOptions&) {}
+
+  /// Calls until the group is broken, as a training does that goes on without looking.
+  static std::string text_of_breakage(ProcessGroup& group) {
+    return error_of<Error>([&] {
+      for (;;) group.barrier();
+    });
+  }
+};
+
+TEST_F(DeviceFailure, ACallThatTheDeviceDoesNotEndTimesOutAndIsAborted) {
+  const auto outcomes = observe(
+      2, kOnTheFake,
+      [](ProcessGroupOptions& options) {
+        options.timeout = milliseconds(700);
+        fake_engine().polls_until_progress = -1;  // the device hangs
+      },
+      [](ProcessGroup& group) {
+        auto tensor = torch::ones({8}).to(group.device());
+        group.all_reduce(tensor);  // returns: the host does not wait
+        const auto text = text_of_breakage(group);
+        EXPECT_NE(text.find("all_reduce #1"), std::string::npos) << text;
+        EXPECT_EQ(fake_engine_calls("abort"), 1);
+      });
+  for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+}
+
+TEST_F(DeviceFailure, AnErrorThatShowsOnTheDeviceBreaksTheGroupByItsText) {
+  const auto outcomes = observe(
+      2, kOnTheFake, [](ProcessGroupOptions&) { fake_engine().fails = true; },
+      [](ProcessGroup& group) {
+        auto tensor = torch::ones({8}).to(group.device());
+        group.all_reduce(tensor);
+        const auto text = text_of_breakage(group);
+        EXPECT_NE(text.find("the device failed"), std::string::npos) << text;
+      });
+  for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+}
+
+TEST_F(DeviceFailure, ADeadRankIsNamedAndWhatTheDeviceWaitsForIsAborted) {
+  for (const std::string way : {"fake", "gloo", "shm"}) {
+    const auto outcomes = observe(3, way, nothing, [](ProcessGroup& group) {
+      auto tensor = torch::ones({8}).to(group.device());
+      group.all_reduce(tensor);
+      if (group.rank() == 1) ::kill(::getpid(), SIGKILL);
+      const auto text = error_of<PeerLostError>([&] {
+        for (;;) group.all_reduce(tensor);
+      });
+      EXPECT_NE(text.find("rank 1 died"), std::string::npos) << text;
+    });
+    for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.rank == 1 || outcome.succeeded()) << way << outcome.output;
+  }
+}
+
+TEST_F(DeviceFailure, TwoRanksOnOneDeviceAreRefusedOnBothWithTheWayOut) {
+  const auto outcomes =
+      observe(2, kOnTheFake, [](ProcessGroupOptions&) { fake_engine().is_shared = true; }, [](ProcessGroup&) {});
+  for (const auto& outcome : outcomes) {
+    EXPECT_FALSE(outcome.succeeded());
+    EXPECT_NE(outcome.output.find("two ranks have one device, fake-0: rank 0 ("), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("to share a device, use backend \"gloo\" or \"shm\""), std::string::npos)
+        << outcome.output;
+  }
+}
+
+TEST_F(DeviceFailure, RanksThatShareADeviceWorkThroughTheHostsMemory) {
+  for (const std::string way : {"gloo", "shm"}) {
+    const auto outcomes = observe(
+        2, way, [](ProcessGroupOptions& options) { options.device = kFakeDevice; },
+        [](ProcessGroup& group) {
+          EXPECT_EQ(group.device(), kFakeDevice);
+          auto tensor = torch::full({8}, group.rank() + 1.0F).to(group.device());
+          group.all_reduce(tensor);
+          EXPECT_TRUE(torch::equal(tensor.cpu(), torch::full({8}, 3.0F)));
+        });
+    for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+  }
+}
+
+TEST_F(DeviceFailure, LibrariesOfDifferentVersionsAreNamedOnAllRanks) {
+  const auto outcomes = observe_ranks(2, [](const Environment& environment) {
+    const auto options = options_for(kOnTheFake, environment);
+    fake_engine().library_version = 1 + environment.rank;
+    init_process_group(options);
+  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_FALSE(outcome.succeeded());
+    EXPECT_NE(outcome.output.find("the ranks have different libraries: rank "), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("has fake 2"), std::string::npos) << outcome.output;
+  }
+}
+
+TEST_F(DeviceFailure, ARankOnTheCpuAmongRanksOnDevicesIsNamed) {
+  const auto outcomes = observe_ranks(2, [](const Environment& environment) {
+    auto options = options_for("gloo", environment);
+    if (environment.rank == 1) options.device.reset();
+    init_process_group(options);
+  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_FALSE(outcome.succeeded());
+    EXPECT_NE(outcome.output.find("has \"gloo on "), std::string::npos) << outcome.output;
+  }
+}
+
+TEST_F(DeviceFailure, ADeviceThatIsNotThereIsAConfigError) {
+  for (const auto& outcome : observe_ranks(1, [](const Environment& environment) {
+         auto options = options_for("gloo", environment);
+         options.device = at::Device(kFakeDevice.type(), 9);
+         EXPECT_NE(error_of<ConfigError>([&] {
+                     init_process_group(options);
+                   }).find("there is no fake device 9: this process sees 4"),
+                   std::string::npos);
+         options = options_for(kOnTheFake, environment);
+         options.environment->local_rank = 4;
+         EXPECT_NE(error_of<ConfigError>([&] {
+                     init_process_group(options);
+                   }).find("local rank 4 has no fake device: this process sees 4"),
+                   std::string::npos);
+         options.device = at::Device(at::kCPU);
+         EXPECT_NE(
+             error_of<ConfigError>([&] { init_process_group(options); }).find("backend \"fake\" does not work on cpu"),
+             std::string::npos);
+       }))
+    EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+}
+
+}  // namespace
+}  // namespace ddp::testing
