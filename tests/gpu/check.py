@@ -54,19 +54,18 @@ class Check:
 
     # Each part says for itself how it ended, and returns whether what builds on it can go on.
 
-    def find(self):
+    def find_torch(self):
         self.build = build.Build(ROOT, self.folder)
         self.report.data["torch"] = self.build.describe()
         self.report.part("find torch", OK, f"{self.build.torch.version}, {self.build.torch.source}")
         return True
 
-    def find_gpus(self):
-        if self.dry:
-            return True
-        self.gpus = gpus_here(self.build.torch.python, self.build.logs)
+    def find_GPUs(self):
+        self.gpus = gpus_here(self.build.torch.python if self.build else None, self.folder / "gpu_check")
         self.report.data["gpu"] = self.gpus or None
-        if self.gpus:
-            self.report.part("find GPUs", OK, ", ".join(gpu["name"] for gpu in self.gpus))
+        self.report.has_no_gpu = not self.gpus
+        names = ", ".join(gpu["name"] for gpu in self.gpus)
+        self.report.part("find GPUs", OK if self.gpus else NOT_RUN, names or "no GPU is there: torch and the driver show none")
         return bool(self.gpus)
 
     def configure(self):
@@ -82,9 +81,9 @@ class Check:
         self.report.part("configure", OK if result.ok else FAILED, words, result.seconds)
         return result.ok
 
-    def compile(self):
+    def build_all(self):
         result = self.build.build(build.jobs(), self.budget.of(2400 if self.dry else 330, 60))
-        self.report.part("build", OK if result.ok else FAILED, "" if result.ok else result.why(), result.seconds)
+        self.report.part("build all", OK if result.ok else FAILED, "" if result.ok else result.why(), result.seconds)
         return result.ok
 
     def list_tests(self):
@@ -94,17 +93,17 @@ class Check:
         self.report.part("list tests", OK if self.names else FAILED, words)
         return bool(self.names)
 
-    def refuse_without_gpu(self):
+    def fail_without_a_GPU(self):
         """The tests must not pass where they test nothing."""
         result = run([self.build.bin / "gpu_tests"], 60, self.build.logs / "no_gpu.log", {"CUDA_VISIBLE_DEVICES": ""})
         ok = result.code == 77 and "no GPU is there" in result.output
-        self.report.part("tests say that there is no GPU", OK if ok else FAILED, "" if ok else result.why())
+        self.report.part("fail without a GPU", OK if ok else FAILED, "" if ok else result.why())
 
-    def compile_peer(self):
+    def check_peer_script(self):
         py_compile.compile(str(HERE / "peer_ddp.py"), cfile=os.devnull, doraise=True)
-        self.report.part("peer script compiles", OK)
+        self.report.part("check peer script", OK)
 
-    def smoke(self):
+    def train_on_the_CPU(self):
         """A few steps on the CPU: that both programs run, and train the same."""
         bench = benchmark.Bench(self.build.bin, self.build.torch.python, self.build.logs, self.budget)
         bench.steps = {"steps": 2, "warmup": 1, "block": 1}
@@ -175,19 +174,17 @@ class Check:
         return True
 
     def run(self):
-        if not self.attempt(self.find):
+        has_torch = self.attempt(self.find_torch)
+        if not self.dry and not self.attempt(self.find_GPUs):
+            self.report.part("build, tests and benchmarks", NOT_RUN, "--dry does what can be done without a GPU")
             return self.report.finish()
-        if not self.attempt(self.find_gpus) and not self.dry:
-            self.report.part("find GPUs", NOT_RUN, "torch and the driver show none")
-            self.report.part("build, tests, benchmarks", NOT_RUN, "no GPU; --dry does what can be done without one")
+        self.attempt(self.check_peer_script)
+        if not has_torch or not self.attempt(self.configure):
             return self.report.finish()
-        self.attempt(self.compile_peer)
-        if not self.attempt(self.configure):
-            return self.report.finish()
-        if not self.attempt(self.compile) and not any((self.build.bin / name).exists() for name in build.TARGETS):
+        if not self.attempt(self.build_all) and not any((self.build.bin / name).exists() for name in build.TARGETS):
             return self.report.finish()
         parts = [self.list_tests]
-        parts += [self.refuse_without_gpu, self.smoke, self.would_run] if self.dry else [self.tests, self.benchmarks]
+        parts += [self.fail_without_a_GPU, self.train_on_the_CPU, self.would_run] if self.dry else [self.tests, self.benchmarks]
         for part in parts:
             self.attempt(part)
         return self.report.finish()

@@ -12,6 +12,7 @@ class Report:
 
     def __init__(self, path, dry):
         self.path = path
+        self.has_no_gpu = False  # known once somebody has looked
         self.data = {"began": time.strftime("%Y-%m-%d %H:%M:%S %z"), "dry": dry, "gpu": None, "torch": None, "parts": {},
                      "tests": None, "benchmarks": None, "verdict": "not finished"}
         self.write()
@@ -41,7 +42,7 @@ class Report:
                 texts.append(f"{title}: {', '.join(self.names(verdict))}")
         self.data["verdict"] = "; ".join(texts)
         self.write()
-        no_gpu = "no GPU is there; " if self.data["gpu"] is None else ""
+        no_gpu = "no GPU is there; " if self.has_no_gpu else ""
         dry = "dry run, " if self.data["dry"] else ""
         print(f"-- all of it: {self.path}")
         print(f"gpu check: {dry}{no_gpu}{self.data['verdict']}", flush=True)

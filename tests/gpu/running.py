@@ -39,9 +39,9 @@ class Result:
         """One line for a result that is not ok."""
         if self.out_of_time:
             return f"did not end within {self.limit:.0f} s"
-        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()]
-        return f"exit code {self.code}: {(errors or lines or ['no output'])[-1 if not errors else 0][:300]}"
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()] or ["no output"]
+        first_error = next((line for line in lines if "error:" in line.lower()), lines[-1])
+        return f"exit code {self.code}: {first_error[:300]}"
 
 
 class Running:
