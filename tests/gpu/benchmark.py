@@ -56,6 +56,7 @@ class Bench:
         self.limit = 90
         self.runs = []
         self.failures = []
+        self.was_cut = False  # a run had less than `limit` and did not end
 
     def ours(self, case):
         for batches, options in case.variants:
@@ -96,6 +97,9 @@ class Bench:
             self.runs.append({"key": key, "peer": peer, **{name: line.get(name) for name in
                               ("ms_median", "ms_p10", "ms_p90", "loss_first", "peak_gpu_mb")}})
         failed = next((result for result in results if not result.ok), None)
+        if failed is not None and failed.out_of_time and limit < self.limit:
+            self.was_cut = True
+            return
         if failed is not None or len(lines) < len(keys):
             self.failures.append({"peer": peer, "what": keys[0],
                                   "why": failed.why() if failed else "it printed too little",
@@ -104,14 +108,14 @@ class Bench:
     def round(self, cases, ours_first):
         """False where there was no time for all of it."""
         for case in cases:
-            if self.budget.left() < 25:
+            if self.was_cut or self.budget.left() < 25:
                 return False
             turns = [self.ours, self.theirs]
             for turn in turns if ours_first else reversed(turns):
                 turn(case)
             if case.world > 1 and not case.shares_gpu:
                 self.data_parallel(case)
-        return True
+        return not self.was_cut
 
 
 def ratios(runs):

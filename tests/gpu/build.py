@@ -8,16 +8,26 @@ import shutil
 import found
 from running import run
 
+# As GoogleTest's own build would install it.
+GTEST_CONFIG = """
+foreach(name gtest gtest_main)
+  add_library(GTest::${name} STATIC IMPORTED)
+  set_target_properties(GTest::${name} PROPERTIES IMPORTED_LOCATION ${CMAKE_CURRENT_LIST_DIR}/lib/lib${name}.a
+    INTERFACE_INCLUDE_DIRECTORIES ${CMAKE_CURRENT_LIST_DIR}/include)
+endforeach()
+set_property(TARGET GTest::gtest PROPERTY INTERFACE_LINK_LIBRARIES Threads::Threads)
+set_property(TARGET GTest::gtest_main PROPERTY INTERFACE_LINK_LIBRARIES GTest::gtest)
+"""
 TARGETS = ("gpu_tests", "benchmark_train", "gpu_data_parallel")
 
 
 class Build:
     """A build folder and what it is made from."""
 
-    def __init__(self, root, folder):
+    def __init__(self, root, folder, logs):
         self.root = root
         self.folder = folder
-        self.logs = folder / "gpu_check"
+        self.logs = logs
         self.deps = found.find_deps()
         self.is_configured = (folder / "CMakeCache.txt").exists()
         self.torch = found.find_torch(self.cached("Torch_DIR") if self.is_configured else None)
@@ -53,8 +63,8 @@ class Build:
             result = run(["sh", "-c", script], limit, self.logs / f"{name}.log")
             if not result.ok:
                 raise found.Missing(f"GoogleTest from {packed} does not compile: {result.why()}")
-        return [f"-DGTEST_ROOT={prefix}", f"-DGTEST_LIBRARY={prefix}/lib/libgtest.a",
-                f"-DGTEST_MAIN_LIBRARY={prefix}/lib/libgtest_main.a", f"-DGTEST_INCLUDE_DIR={prefix}/include"]
+        (prefix / "GTestConfig.cmake").write_text(GTEST_CONFIG)
+        return [f"-DGTest_DIR={prefix}"]
 
     def packed_cuda(self):
         """Headers that torch's packages lack are looked for there last."""

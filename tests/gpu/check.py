@@ -7,6 +7,7 @@ import pathlib
 import py_compile
 import re
 import sys
+import time
 
 import benchmark
 import build
@@ -43,112 +44,111 @@ def gpus_here(python, logs):
 
 
 class Check:
+    """The parts, each of which returns its verdict and words about it."""
+
     def __init__(self, arguments):
         self.dry = arguments.dry
         self.budget = Budget(arguments.budget)
         self.folder = pathlib.Path(arguments.build).resolve()
         self.report = Report(pathlib.Path(arguments.out or self.folder / "gpu_check.json").resolve(), arguments.dry)
+        self.logs = self.report.path.with_suffix(".logs")
         self.build = None
         self.gpus = []
         self.names = []
 
-    # Each part says for itself how it ended, and returns whether what builds on it can go on.
-
     def find_torch(self):
-        self.build = build.Build(ROOT, self.folder)
+        self.build = build.Build(ROOT, self.folder, self.logs)
         self.report.data["torch"] = self.build.describe()
-        self.report.part("find torch", OK, f"{self.build.torch.version}, {self.build.torch.source}")
-        return True
+        return OK, f"{self.build.torch.version}, {self.build.torch.source}"
 
-    def find_GPUs(self):
-        self.gpus = gpus_here(self.build.torch.python if self.build else None, self.folder / "gpu_check")
+    def find_gpus(self):
+        self.gpus = gpus_here(self.build.torch.python if self.build else None, self.logs)
         self.report.data["gpu"] = self.gpus or None
         self.report.has_no_gpu = not self.gpus
-        names = ", ".join(gpu["name"] for gpu in self.gpus)
-        self.report.part("find GPUs", OK if self.gpus else NOT_RUN, names or "no GPU is there: torch and the driver show none")
-        return bool(self.gpus)
+        if not self.gpus:
+            return NOT_RUN, "no GPU is there: torch and the driver show none"
+        return OK, ", ".join(gpu["name"] for gpu in self.gpus)
+
+    def check_peer(self):
+        py_compile.compile(str(HERE / "peer_ddp.py"), cfile=os.devnull, doraise=True)
+        return OK, ""
 
     def configure(self):
         if self.build.is_configured:
-            self.report.part("configure", OK, f"{self.folder} is")
-            return True
+            return OK, f"{self.folder} is configured"
         capability = self.gpus[0]["capability"] if self.gpus else None
         result = self.build.configure(capability, self.budget.of(600 if self.dry else 90))
-        self.build.is_configured = result.ok
-        kernels = re.search(r"CUDA kernels: (.*)", result.output)
+        if not result.ok:
+            (self.folder / "CMakeCache.txt").unlink(missing_ok=True)  # the next run begins anew
+            return FAILED, result.why()
+        self.build.is_configured = True
         self.report.data["torch"] = self.build.describe()
-        words = (kernels.group(0)[:200] if kernels else "") if result.ok else result.why()
-        self.report.part("configure", OK if result.ok else FAILED, words, result.seconds)
-        return result.ok
+        kernels = re.search(r"CUDA kernels: .*", result.output)
+        return OK, kernels.group(0)[:200] if kernels else ""
 
-    def build_all(self):
+    def compile(self):
         result = self.build.build(build.jobs(), self.budget.of(2400 if self.dry else 330, 60))
-        self.report.part("build all", OK if result.ok else FAILED, "" if result.ok else result.why(), result.seconds)
-        return result.ok
+        return (OK, "") if result.ok else (FAILED, result.why())
 
     def list_tests(self):
-        binary = self.build.bin / "gpu_tests"
-        self.names = gpu_tests.listed(binary, self.build.logs / "list.log") if binary.exists() else []
-        words = f"{len(self.names)} tests" if self.names else "gpu_tests lists no tests"
-        self.report.part("list tests", OK if self.names else FAILED, words)
-        return bool(self.names)
+        self.names = gpu_tests.listed(self.build.bin / "gpu_tests", self.logs / "list.log")
+        return (OK, f"{len(self.names)} tests") if self.names else (FAILED, "gpu_tests lists none")
 
-    def fail_without_a_GPU(self):
+    def fail_without_gpu(self):
         """The tests must not pass where they test nothing."""
-        result = run([self.build.bin / "gpu_tests"], 60, self.build.logs / "no_gpu.log", {"CUDA_VISIBLE_DEVICES": ""})
+        result = run([self.build.bin / "gpu_tests"], 60, self.logs / "no_gpu.log", {"CUDA_VISIBLE_DEVICES": ""})
         ok = result.code == 77 and "no GPU is there" in result.output
-        self.report.part("fail without a GPU", OK if ok else FAILED, "" if ok else result.why())
+        return (OK, "") if ok else (FAILED, result.why())
 
-    def check_peer_script(self):
-        py_compile.compile(str(HERE / "peer_ddp.py"), cfile=os.devnull, doraise=True)
-        self.report.part("check peer script", OK)
-
-    def train_on_the_CPU(self):
-        """A few steps on the CPU: that both programs run, and train the same."""
-        bench = benchmark.Bench(self.build.bin, self.build.torch.python, self.build.logs, self.budget)
+    def train_on_cpu(self):
+        """A few steps: both programs run, and train the same."""
+        bench = benchmark.Bench(self.build.bin, self.build.torch.python, self.logs, self.budget)
         bench.steps = {"steps": 2, "warmup": 1, "block": 1}
+        bench.limit = 240
         for model in benchmark.MODELS:
             case = benchmark.Case(model, 2, "gloo", True, [(1, "views"), (1, "no-views+static")])
             case.on_cpu = True
             bench.ours(case)
             bench.theirs(case)
         rows = benchmark.ratios(bench.runs)
-        self.report.data["smoke_on_cpu"] = {"runs": bench.runs, "failures": bench.failures}
-        alike = [row for row in rows if row.get("same_first_loss")]
-        if bench.failures:
-            return self.report.part("train on the CPU", FAILED, bench.failures[0]["why"])
+        self.report.data["on_cpu"] = {"runs": bench.runs, "failures": bench.failures}
+        if bench.failures or bench.was_cut:
+            return FAILED, bench.failures[0]["why"] if bench.failures else "there was no time for it"
         if self.build.torch.python is None:
-            return self.report.part("train on the CPU", OK, "this library alone: no Python imports this torch")
-        ok = len(alike) == len(rows) == 2 * len(benchmark.MODELS)
-        words = f"the first losses agree in {len(alike)} of {len(rows)} cases"
-        return self.report.part("train on the CPU", OK if ok else FAILED, words)
+            return OK, "this library alone, for no Python imports this torch"
+        alike = sum(row.get("same_first_loss", False) for row in rows)
+        return OK if alike == 2 * len(benchmark.MODELS) else FAILED, f"the first loss agrees in {alike} of {len(rows)} cases"
+
+    def tell(self):
+        cases = [case.key(*variant) for case in benchmark.all_cases(1) for variant in case.variants]
+        self.report.data["would_run"] = {"tests": self.names, "benchmarks": cases}
+        return OK, f"with a GPU {len(self.names)} tests and {len(cases)} training steps beside PyTorch's would be run"
 
     def tests(self):
-        result = gpu_tests.run_all(self.build.bin / "gpu_tests", self.names, self.build.logs, self.budget.of(150, 30))
+        result = gpu_tests.run_all(self.build.bin / "gpu_tests", self.names, self.logs, self.budget.of(150, 30))
         self.report.data["tests"] = result
         failed, not_run = gpu_tests.summary(result)
-        self.report.part("tests", FAILED if failed else OK, f"{len(result['passed'])} of {len(self.names)} passed"
-                         + (f"; failed: {failed}" if failed else ""))
         if not_run:
-            self.report.part("tests of several GPUs or of kernels", NOT_RUN, not_run)
+            self.report.part("some tests", NOT_RUN, not_run)
+        words = f"{len(result['passed'])} of {len(self.names)} passed"
+        return (FAILED, f"{words}; failed: {failed}") if failed else (OK, words)
 
     def benchmarks(self):
         python = self.build.torch.python
-        bench = benchmark.Bench(self.build.bin, python, self.build.logs, self.budget)
+        bench = benchmark.Bench(self.build.bin, python, self.logs, self.budget)
         cases = benchmark.all_cases(len(self.gpus))
         rounds = 0
         while rounds < 5 and bench.round(cases, ours_first=rounds % 2 == 0):
             rounds += 1
             self.note_benchmarks(bench, rounds)
         self.note_benchmarks(bench, rounds)
-        if bench.failures:
-            self.report.part("benchmarks", FAILED, f"{bench.failures[0]['what']}: {bench.failures[0]['why']}")
-        else:
-            self.report.part("benchmarks", OK if rounds else NOT_RUN, f"{rounds} whole rounds within the time")
         if python is None:
             self.report.part("comparison with PyTorch", NOT_RUN, "no Python imports this torch")
         if len(self.gpus) < 2:
-            self.report.part("data_parallel and scaling", NOT_RUN, "one GPU")
+            self.report.part("data_parallel and scaling", NOT_RUN, "they want 2 GPUs")
+        if bench.failures:
+            return FAILED, f"{bench.failures[0]['what']}: {bench.failures[0]['peer']}: {bench.failures[0]['why']}"
+        return OK if rounds else NOT_RUN, f"{rounds} whole rounds within the time"
 
     def note_benchmarks(self, bench, rounds):
         rows = benchmark.ratios(bench.runs)
@@ -157,36 +157,36 @@ class Check:
             "scaling": benchmark.scaling(rows, len(self.gpus)) if len(self.gpus) > 1 else None}
         self.report.write()
 
-    def attempt(self, part):
-        """A part that breaks is one that failed, and ends no other one."""
+    def attempt(self, name, part):
+        """True where the part is ok. One that breaks has failed, and ends no other one."""
+        begin = time.monotonic()
         try:
-            return part()
+            verdict, words = part()
         except found.Missing as missing:
-            self.report.part(part.__name__.replace("_", " "), FAILED, str(missing))
-        except Exception as error:  # noqa: BLE001, whatever it is must end up in the report
-            self.report.part(part.__name__.replace("_", " "), FAILED, f"{type(error).__name__}: {error}")
-        return False
-
-    def would_run(self):
-        cases = [case.key(*variant) for case in benchmark.all_cases(1) for variant in case.variants]
-        self.report.data["would_run"] = {"tests": self.names, "benchmarks": cases}
-        print(f"-- with a GPU it would run: {len(self.names)} tests, and {len(cases)} training steps beside PyTorch's")
-        return True
+            verdict, words = FAILED, str(missing)
+        except Exception as error:  # whatever it is has to end up in the report
+            verdict, words = FAILED, f"{type(error).__name__}: {error}"
+        self.report.part(name, verdict, words, time.monotonic() - begin)
+        return verdict == OK
 
     def run(self):
-        has_torch = self.attempt(self.find_torch)
-        if not self.dry and not self.attempt(self.find_GPUs):
+        """Returns the exit code."""
+        has_torch = self.attempt("find torch", self.find_torch)
+        if not self.dry and not self.attempt("find GPUs", self.find_gpus):
             self.report.part("build, tests and benchmarks", NOT_RUN, "--dry does what can be done without a GPU")
             return self.report.finish()
-        self.attempt(self.check_peer_script)
-        if not has_torch or not self.attempt(self.configure):
+        self.attempt("peer script", self.check_peer)
+        if not has_torch or not self.attempt("configure", self.configure):
             return self.report.finish()
-        if not self.attempt(self.build_all) and not any((self.build.bin / name).exists() for name in build.TARGETS):
-            return self.report.finish()
-        parts = [self.list_tests]
-        parts += [self.fail_without_a_GPU, self.train_on_the_CPU, self.would_run] if self.dry else [self.tests, self.benchmarks]
-        for part in parts:
-            self.attempt(part)
+        self.attempt("build", self.compile)
+        self.attempt("list of tests", self.list_tests)
+        if self.dry:
+            self.attempt("refusal without a GPU", self.fail_without_gpu)
+            self.attempt("training on the CPU", self.train_on_cpu)
+            self.attempt("what would be run", self.tell)
+        else:
+            self.attempt("tests", self.tests)
+            self.attempt("benchmarks", self.benchmarks)
         return self.report.finish()
 
 

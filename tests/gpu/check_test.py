@@ -115,6 +115,8 @@ class Commands(InFolder):
     def test_that_fail_say_their_first_error(self):
         result = run([self.program("echo one; echo 'a.cpp:1: error: broken'; echo last; exit 3\n")], 20, self.folder / "log")
         self.assertEqual(result.why(), "exit code 3: a.cpp:1: error: broken")
+        result = run([self.program("printf 'one\\nCMake Error at x:1 (m):\\n  no NCCL\\n\\n  is here\\n'; exit 1\n")], 20, self.folder / "log")
+        self.assertEqual(result.why(), "exit code 1: no NCCL is here")
         self.assertFalse(run([self.folder / "nothing"], 20, self.folder / "log").ok)
 
     def test_get_no_more_time_than_is_left(self):
@@ -152,6 +154,26 @@ class Finding(InFolder):
         self.assertEqual(found.Torch(self.folder, "a test").objection(), "is 2.10.1+cu130, older than 2.11")
         (self.folder / "version.py").write_text("__version__ = '2.12.0'\n")
         self.assertIsNone(found.Torch(self.folder, "a test").objection())
+
+
+class Rounds(InFolder):
+    def test_end_without_a_failure_where_the_time_ends(self):
+        (self.folder / "benchmark_train").symlink_to(self.program("sleep 50\n"))
+        bench = benchmark.Bench(self.folder, None, self.folder / "logs", Budget(27))
+        bench.budget.of = lambda limit, reserve: 1.0
+        self.assertFalse(bench.round([benchmark.Case("mlp", 1, "nccl", False, [(1, "views")])], ours_first=True))
+        self.assertEqual((bench.failures, bench.runs), ([], []))
+
+    def test_note_what_each_rank_0_prints_and_who_failed(self):
+        text = """[ $RANK = 0 ] && echo '{"peer": "ddp", "ms_median": 2, "loss_first": 1}'; [ $RANK != 1 ] || exit $FAIL\n"""
+        (self.folder / "benchmark_train").symlink_to(self.program(text))
+        bench = benchmark.Bench(self.folder, None, self.folder / "logs", Budget(100))
+        case = benchmark.Case("mlp", 2, "gloo", True, [(1, "views")])
+        for code in ("0", "5"):
+            with mock.patch.dict(os.environ, {"FAIL": code}):
+                bench.ours(case)
+        self.assertEqual([run["ms_median"] for run in bench.runs], [2, 2])
+        self.assertEqual([failure["why"] for failure in bench.failures], ["exit code 5: no output"])
 
 
 class Ratios(unittest.TestCase):

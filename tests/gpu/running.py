@@ -40,8 +40,10 @@ class Result:
         if self.out_of_time:
             return f"did not end within {self.limit:.0f} s"
         lines = [line.strip() for line in self.output.splitlines() if line.strip()] or ["no output"]
-        first_error = next((line for line in lines if "error:" in line.lower()), lines[-1])
-        return f"exit code {self.code}: {first_error[:300]}"
+        telling = [i for i, line in enumerate(lines) if "error:" in line.lower()]
+        of_cmake = [i + 1 for i, line in enumerate(lines[:-1]) if line.startswith("CMake Error")]
+        begin = (telling + of_cmake + [len(lines) - 1])[0]
+        return f"exit code {self.code}: {' '.join(lines[begin:begin + 1 if telling else begin + 5])[:500]}"
 
 
 class Running:
