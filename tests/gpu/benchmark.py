@@ -29,8 +29,8 @@ class Case:
         return "cpu" if self.on_cpu else "cuda:0" if self.shares_gpu else f"cuda:{rank}"
 
     def key(self, batches, options):
-        place = " on one GPU" if self.shares_gpu and self.world > 1 else ""
-        return f"{self.model}, {self.world} rank{'s' * (self.world > 1)}{place}, {self.backend}, batch x {batches}, {options}"
+        ranks = "1 rank" if self.world == 1 else f"{self.world} ranks{' on one GPU' if self.shares_gpu else ''}"
+        return f"{self.model}, {ranks}, {self.backend}, batch x {batches}, {options}"
 
 
 def all_cases(gpus):

@@ -58,8 +58,9 @@ class Build:
         shutil.copytree(packed / "include", prefix / "include", dirs_exist_ok=True)
         for name, source in (("gtest", "gtest-all"), ("gtest_main", "gtest_main")):
             compiled = prefix / f"{source}.o"
-            script = (f'{os.environ.get("CXX", "c++")} -std=c++17 -O1 -fPIC -I"{packed}/include" -I"{packed}" '
-                      f'-c "{packed}/src/{source}.cc" -o "{compiled}" && ar rcs "{prefix}/lib/lib{name}.a" "{compiled}"')
+            compiler = f'{os.environ.get("CXX", "c++")} -std=c++17 -O1 -fPIC -I"{packed}/include" -I"{packed}"'
+            script = (f'{compiler} -c "{packed}/src/{source}.cc" -o "{compiled}" && '
+                      f'ar rcs "{prefix}/lib/lib{name}.a" "{compiled}"')
             result = run(["sh", "-c", script], limit, self.logs / f"{name}.log")
             if not result.ok:
                 raise found.Missing(f"GoogleTest from {packed} does not compile: {result.why()}")
@@ -93,7 +94,8 @@ class Build:
 
     def describe(self):
         return {"version": self.torch.version, "folder": str(self.torch.root), "from": self.torch.source,
-                "python": self.torch.python, "nvcc": self.cached("DDP_NVCC"), "kernels": self.cached("DDP_CUDA_KERNELS")}
+                "python": self.torch.python, "nvcc": self.cached("DDP_NVCC"),
+                "kernels": self.cached("DDP_CUDA_KERNELS")}
 
 
 def jobs():

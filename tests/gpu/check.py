@@ -19,9 +19,9 @@ from running import Budget, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-NOTE_ON_ONE = ("In a world of one this library's wrapper has no reducer and makes no communicator, while PyTorch's DDP fills "
-               "buckets and calls NCCL: the ratio says what a step costs a user, not how good the reduction is. Two ranks on "
-               "one GPU talk over Gloo, through the host's memory, in both.")
+NOTE_ON_ONE = ("In a world of one this library's wrapper has no reducer and makes no communicator, while PyTorch's DDP "
+               "fills buckets and calls NCCL: the ratio says what a step costs a user, not how good the reduction is. "
+               "Two ranks on one GPU talk over Gloo, through the host's memory, in both.")
 ASK_TORCH = """
 import json, torch
 print(json.dumps([{"name": p.name, "memory_gb": round(p.total_memory / 2**30, 1), "capability": f"{p.major}.{p.minor}",
@@ -117,7 +117,8 @@ class Check:
         if self.build.torch.python is None:
             return OK, "this library alone, for no Python imports this torch"
         alike = sum(row.get("same_first_loss", False) for row in rows)
-        return OK if alike == 2 * len(benchmark.MODELS) else FAILED, f"the first loss agrees in {alike} of {len(rows)} cases"
+        words = f"the first loss agrees in {alike} of {len(rows)} cases"
+        return OK if alike == 2 * len(benchmark.MODELS) else FAILED, words
 
     def tell(self):
         cases = [case.key(*variant) for case in benchmark.all_cases(1) for variant in case.variants]

@@ -8,14 +8,14 @@
 #   --dry     what can be done without a GPU: finds, configures, builds, lists the tests, trains a few steps on the CPU
 #             with the programs that would be compared, and says what it would have run
 #   --build   a build folder, taken as it is where it is configured already; build/gpu unless told
-#   --out     the JSON file; gpu_check.json in the build folder unless told. Beside it a folder .logs with all output
+#   --out     the JSON file; gpu_check.json in the build folder unless told. Beside it lies gpu_check.logs, all output
 #   --budget  for all together; DDP_GPU_BUDGET, or 480; with --dry 3000
 #   --pack    copies headers that the build needs from Debian's packages into FOLDER, for a machine that lacks them:
 #             carry it with the checkout and set DDP_GPU_DEPS=FOLDER there
 #
-# torch is the one of Torch_DIR, of CMAKE_PREFIX_PATH, or of python3. The last line says what passed, failed, was not run.
-# Exit code: 0 all was run and passed; 1 something failed; 77 nothing failed, but something was not run, as where no GPU
-# is there; --dry: 0 or 1.
+# torch is the one of Torch_DIR, of CMAKE_PREFIX_PATH, or of python3. The last line says what passed, what failed
+# and what was not run. Exit code: 0 all was run and passed; 1 something failed; 77 nothing failed, but something was
+# not run, as where no GPU is there; --dry: 0 or 1.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)

@@ -113,9 +113,11 @@ class Commands(InFolder):
             return False
 
     def test_that_fail_say_their_first_error(self):
-        result = run([self.program("echo one; echo 'a.cpp:1: error: broken'; echo last; exit 3\n")], 20, self.folder / "log")
+        program = self.program("echo one; echo 'a.cpp:1: error: broken'; echo last; exit 3\n")
+        result = run([program], 20, self.folder / "log")
         self.assertEqual(result.why(), "exit code 3: a.cpp:1: error: broken")
-        result = run([self.program("printf 'one\\nCMake Error at x:1 (m):\\n  no NCCL\\n\\n  is here\\n'; exit 1\n")], 20, self.folder / "log")
+        program = self.program("printf 'one\\nCMake Error at x:1 (m):\\n  no NCCL\\n\\n  is here\\n'; exit 1\n")
+        result = run([program], 20, self.folder / "log")
         self.assertEqual(result.why(), "exit code 1: no NCCL is here")
         self.assertFalse(run([self.folder / "nothing"], 20, self.folder / "log").ok)
 
@@ -165,7 +167,8 @@ class Rounds(InFolder):
         self.assertEqual((bench.failures, bench.runs), ([], []))
 
     def test_note_what_each_rank_0_prints_and_who_failed(self):
-        text = """[ $RANK = 0 ] && echo '{"peer": "ddp", "ms_median": 2, "loss_first": 1}'; [ $RANK != 1 ] || exit $FAIL\n"""
+        text = """[ $RANK = 0 ] && echo '{"peer": "ddp", "ms_median": 2, "loss_first": 1}'
+                  [ $RANK != 1 ] || exit $FAIL\n"""
         (self.folder / "benchmark_train").symlink_to(self.program(text))
         bench = benchmark.Bench(self.folder, None, self.folder / "logs", Budget(100))
         case = benchmark.Case("mlp", 2, "gloo", True, [(1, "views")])
@@ -184,12 +187,13 @@ class Ratios(unittest.TestCase):
         self.assertEqual((row["ddp/pytorch"], row["rounds"], row["same_first_loss"]), (0.5, 3, True))
 
     def test_of_networks_that_differ_are_marked(self):
-        runs = [{"key": "k", "peer": peer, "ms_median": 1, "loss_first": loss} for peer, loss in (("ddp", 2), ("pytorch", 3))]
+        runs = [{"key": "k", "peer": peer, "ms_median": 1, "loss_first": loss}
+                for peer, loss in (("ddp", 2), ("pytorch", 3))]
         self.assertFalse(benchmark.ratios(runs)[0]["same_first_loss"])
 
     def test_scaling_compares_one_rank_with_all(self):
-        rows = [{"key": benchmark.Case("mlp", ranks, "nccl", False, []).key(benchmark.LARGE, "views"), "ms": {"ddp": ms}}
-                for ranks, ms in ((1, 8.0), (4, 10.0))]
+        rows = [{"key": benchmark.Case("mlp", ranks, "nccl", False, []).key(benchmark.LARGE, "views"),
+                 "ms": {"ddp": ms}} for ranks, ms in ((1, 8.0), (4, 10.0))]
         self.assertEqual(benchmark.scaling(rows, 4),
                          [{"model": "mlp", "peer": "ddp", "ranks": 4, "share_of_perfect": 0.8}])
 

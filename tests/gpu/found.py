@@ -116,8 +116,9 @@ def find_cmake(torch, deps):
     cmake = tool("cmake", torch, deps)
     numbers = re.search(r"version (\d+)\.(\d+)", output_of([cmake, "--version"])) if cmake else None
     if not numbers or tuple(map(int, numbers.groups())) < OLDEST_CMAKE:
-        raise Missing(f"cmake 3.25 or newer ({'only ' + numbers.group(0) if numbers else 'none'} was found on the PATH and "
-                      "beside torch's Python): pip's package cmake holds one, which --pack takes along where it is installed")
+        there = "only " + numbers.group(0) if numbers else "none"
+        raise Missing(f"cmake 3.25 or newer ({there} is on the PATH and beside torch's Python): pip's package cmake "
+                      "holds one, which --pack takes along where it is installed beside torch")
     return cmake
 
 

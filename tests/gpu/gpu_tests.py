@@ -27,7 +27,6 @@ def verdicts(output):
         ended = re.match(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+) \((\d+) ms\)", line)
         if begun:
             current, words = begun.group(1), []
-            found[current] = ("did not end", "")
         elif ended and ended.group(2) == current:
             verdict = {"OK": "passed", "FAILED": "failed", "SKIPPED": "not run"}[ended.group(1)]
             found[current] = (verdict, "" if verdict == "passed" else "\n".join(words)[:4000])

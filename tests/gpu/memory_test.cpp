@@ -56,7 +56,8 @@ TEST_P(OnSharedGpu, StepsLeaveNoMemoryBehind) {
       optimizer.step();
       if (step == 4) after_five = held_bytes(gpu);
     }
-    EXPECT_LE(held_bytes(gpu), after_five + 4 * kMebibyte);  // twenty times as much would be held if one were lost a step
+    EXPECT_LE(held_bytes(gpu),
+              after_five + 4 * kMebibyte);  // twenty times as much would be held if one were lost a step
   });
 }
 

@@ -73,8 +73,8 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x):
         batch, length, _ = x.shape
-        parts = self.project(self.norm1(x)).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
-        attended = F.scaled_dot_product_attention(*parts, is_causal=True)
+        joined = self.project(self.norm1(x)).view(batch, length, 3, HEADS, WIDTH // HEADS)
+        attended = F.scaled_dot_product_attention(*joined.permute(2, 0, 3, 1, 4).unbind(0), is_causal=True)
         x = x + self.mix(attended.transpose(1, 2).reshape(batch, length, WIDTH))
         return x + self.narrow(F.gelu(self.widen(self.norm2(x))))
 

@@ -13,8 +13,8 @@ class Report:
     def __init__(self, path, dry):
         self.path = path
         self.has_no_gpu = False  # known once somebody has looked
-        self.data = {"began": time.strftime("%Y-%m-%d %H:%M:%S %z"), "dry": dry, "gpu": None, "torch": None, "parts": {},
-                     "tests": None, "benchmarks": None, "verdict": "not finished"}
+        self.data = {"began": time.strftime("%Y-%m-%d %H:%M:%S %z"), "dry": dry, "gpu": None, "torch": None,
+                     "parts": {}, "tests": None, "benchmarks": None, "verdict": "not finished"}
         self.write()
 
     def write(self):
