@@ -205,7 +205,7 @@ class GradientPackTest : public ::testing::TestWithParam<bool> {
   GradientPack pack{at::kCPU, GetParam() ? &host_pack : nullptr};
 };
 INSTANTIATE_TEST_SUITE_P(Ways, GradientPackTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "ByAFunction" : "ByOperators"; });
+                         [](const auto& way) { return way.param ? "ByAFunction" : "ByOperators"; });
 
 TEST_P(GradientPackTest, GivesTheOperatorsBits) {
   torch::manual_seed(4);
