@@ -218,6 +218,27 @@ TEST_F(DeviceEngine, IsNotWaitedForByTheHost) {
       with_small_buckets());
 }
 
+// The device's: the bucket's work begins once the one that packs it has, and ends before the means are there.
+TEST_F(DeviceEngine, TellsTheTimesOfItsOwnWork) {
+  run(kWorld, kOnTheFake, [](ProcessGroup& group, at::Device device) {
+    const auto net = std::make_shared<PerceptronImpl>();
+    move_to(*net, device);
+    DistributedDataParallel model(net, std::shared_ptr<ProcessGroup>(&group, [](auto*) {}), with_small_buckets());
+    for (int step = 0; step < 2; ++step)
+      loss_of(model, Batch::of_step(step, kRows).of_rank(group.rank(), kWorld), device).backward();
+    const auto& stats = model->reducer_stats();
+    EXPECT_EQ(stats.step, 2);
+    ASSERT_EQ(stats.buckets.size(), 8U);
+    for (const auto& bucket : stats.buckets) {
+      EXPECT_GT(bucket.full.count(), 0);
+      EXPECT_GE(bucket.launched, bucket.full);
+      EXPECT_GT(bucket.done, bucket.launched);
+      EXPECT_LE(bucket.done, stats.backward + stats.exposed);
+    }
+    EXPECT_GT(stats.exposed.count(), 0);
+  });
+}
+
 TEST_F(DeviceEngine, RecordsAStepIntoAGraphOnceTheStaticGraphIsKnown) {
   train(
       kWorld,
