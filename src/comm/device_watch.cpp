@@ -1,5 +1,6 @@
 #include "comm/device_watch.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -46,6 +47,8 @@ void DeviceWatch::follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<
 }
 
 void DeviceWatch::run(int stop) {
+  // Else a question could make a context on the first device, which belongs to another rank.
+  c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   engine_->enter_polling_thread();
   std::array<pollfd, 2> events{{{stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
   for (bool is_busy = false; events[0].revents == 0;) {

@@ -206,6 +206,22 @@ TEST_F(DeviceEngine, FormsTheMeanInTheCollectiveAndAHookTheSum) {
         {.comm_hook = bf16_compression()});
 }
 
+TEST_F(DeviceEngine, GivesTheBucketsTheirMemoryWhereThatIsWanted) {
+  for (const bool wanted : {false, true})
+    for (const auto& outcome : observe_ranks(kWorld, [&](const Environment& environment) {
+           auto options = options_for(kOnTheFake, environment);
+           options.nccl.register_memory = wanted;
+           const auto group = init_process_group(options);
+           const auto net = std::make_shared<PerceptronImpl>();
+           move_to(*net, group->device());
+           fake_engine().take_notes();
+           DistributedDataParallel model(net, group);
+           EXPECT_EQ(fake_engine_calls("allocate " + std::to_string(model->bucket_bytes())), wanted ? 1 : 0);
+           group->shutdown();
+         }))
+      EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+}
+
 TEST_F(DeviceEngine, IsNotWaitedForByTheHost) {
   train(
       kWorld,
