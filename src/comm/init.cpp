@@ -174,7 +174,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
     impl->connect(kPart);
   }
   share_cores(ranks_here(impl->session->arrivals(), impl->environment.rank));
-  comm::log_summary(impl->session->arrivals(), impl->backend_name);
+  comm::log_summary(impl->session->arrivals(),
+                    impl->backend_name + (impl->engine ? " on " + impl->device.str() : std::string()));
   return std::make_shared<ProcessGroup>(std::move(impl));
 }
 

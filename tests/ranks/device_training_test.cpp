@@ -62,19 +62,22 @@ struct CallablePerceptron : PerceptronImpl {
   torch::Tensor operator()(const torch::Tensor& x) { return forward(x); }
 };
 
-class DeviceTraining : public DeviceRanks {};
+class DeviceTraining : public DeviceRanks, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void on(int world, const Body& body) { run(world, GetParam(), body); }
+};
 INSTANTIATE_TEST_SUITE_P(Over, DeviceTraining, ::testing::Values("fake", "gloo", "shm"), name_of_way);
 
 TEST_P(DeviceTraining, IsThatOfOneProcessOnTheCpu) {
   for (const bool views : {true, false})
-    run(kWorld, [views](ProcessGroup& group, at::Device) {
+    on(kWorld, [views](ProcessGroup& group, at::Device) {
       expect_equal_training<CallablePerceptron>(group, with_small_buckets({.gradient_as_bucket_view = views}));
       expect_equal_training<CallablePerceptron>(group, {.gradient_as_bucket_view = views});
     });
 }
 
 TEST_P(DeviceTraining, WithAStaticGraphUnusedParametersAndSampleCounts) {
-  run(kWorld, [](ProcessGroup& group, at::Device) {
+  on(kWorld, [](ProcessGroup& group, at::Device) {
     expect_equal_training<CallablePerceptron>(group, with_small_buckets({.static_graph = true}));
     expect_equal_training<CallablePerceptron>(group, with_small_buckets({.find_unused_parameters = true}));
     expect_equal_training<CallablePerceptron>(group, with_small_buckets({.weight_by_samples = true}));
@@ -83,7 +86,7 @@ TEST_P(DeviceTraining, WithAStaticGraphUnusedParametersAndSampleCounts) {
 }
 
 TEST_P(DeviceTraining, OfABatchNormSendsItsBuffers) {
-  run(kWorld, [](ProcessGroup& group, at::Device device) {
+  on(kWorld, [](ProcessGroup& group, at::Device device) {
     const auto net = std::make_shared<BatchNormedImpl>();
     move_to(*net, device);
     DistributedDataParallel model(net, std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
@@ -95,7 +98,7 @@ TEST_P(DeviceTraining, OfABatchNormSendsItsBuffers) {
 }
 
 TEST_P(DeviceTraining, OfHalfPrecisionHasBucketsOfIt) {
-  run(kWorld, [](ProcessGroup& group, at::Device device) {
+  on(kWorld, [](ProcessGroup& group, at::Device device) {
     for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
       const auto net = std::make_shared<PerceptronImpl>(7, dtype);
       move_to(*net, device);
@@ -136,14 +139,14 @@ struct TwoStreamsImpl : torch::nn::Module {
 };
 
 TEST_P(DeviceTraining, TakesGradientsFromWhateverStreamTheyComeFrom) {
-  run(kWorld, [](ProcessGroup& group, at::Device) {
+  on(kWorld, [](ProcessGroup& group, at::Device) {
     expect_equal_training<TwoStreamsImpl>(group, {});
     expect_equal_training<TwoStreamsImpl>(group, with_small_buckets());
   });
 }
 
 TEST_P(DeviceTraining, MovesInputsWhereDeviceIdsNamesTheDevice) {
-  run(kWorld, [](ProcessGroup& group, at::Device device) {
+  on(kWorld, [](ProcessGroup& group, at::Device device) {
     const auto net = std::make_shared<PerceptronImpl>();
     move_to(*net, device);
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
