@@ -26,8 +26,8 @@ packages=("torch==$torch_version")
 if [[ $preset == cuda ]]; then
   torch_version=2.14.1
   environment=cuda-torch-$torch_version
-  # crt and cccl: headers that CUDA's own in the other packages include, in the version that torch asks for.
-  packages=("torch==$torch_version" "cuda-toolkit[crt,cccl]")
+  # crt and cccl: headers that CUDA's own in the other packages include; nvcc: for kernels; in the version torch asks for.
+  packages=("torch==$torch_version" "cuda-toolkit[crt,cccl,nvcc]")
 elif [[ $preset == arm ]]; then
   libraries+=(googletest g++-aarch64-linux-gnu qemu-user)
 fi
@@ -100,7 +100,7 @@ find_torch() {
   fi
   local venv
   venv=$(venv_of python3)
-  if [[ -e $venv/complete ]]; then
+  if is_complete "$venv"; then
     torch_source="installed earlier"
     torch_dir=$(torch_config_of_python "$venv/bin/python")
   fi
@@ -112,6 +112,9 @@ venv_of() {
   python_version=$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || fail "$1 does not run"
   printf '%s\n' "$cache/$environment-python$python_version"
 }
+
+# The stamp of an environment names what is in it. It comes last: an installation that was interrupted is started again.
+is_complete() { [[ -e $1/complete && $(<"$1/complete") == "${packages[*]}" ]]; }
 
 missing_packages() {
   local package
@@ -178,7 +181,6 @@ require_room_for_cuda() {
   exit 77
 }
 
-# The stamp comes last: an installation that was interrupted is started again.
 install_torch() {
   local venv
   venv=$(venv_of python3)
@@ -187,18 +189,21 @@ install_torch() {
   exec 9>"$cache/lock"
   flock -n 9 || say "Waiting for another bootstrap that installs into $cache"
   flock 9
-  if [[ ! -e $venv/complete ]]; then
-    rm -rf "$venv"
-    [[ $preset != cuda ]] || require_room_for_cuda
-    quietly "Making a virtual environment in $venv" python3 -m venv "$venv"
+  if ! is_complete "$venv"; then
+    if [[ ! -e $venv/complete ]]; then  # else it is whole, of other packages, which pip adds to
+      rm -rf "$venv"
+      [[ $preset != cuda ]] || require_room_for_cuda
+      quietly "Making a virtual environment in $venv" python3 -m venv "$venv"
+    fi
+    rm -f "$venv/complete"
     # Old pips fetch a whole wheel to learn what it needs. Where there is no newer one, the old one serves.
     "$venv/bin/python" -m pip install --quiet --upgrade pip >"$log" 2>&1 </dev/null || true
     [[ $preset == cuda ]] || announce_download "$venv/bin/python"
     # Downloads lie in the environment's folder meanwhile, whose file system has the room.
-    mkdir "$venv/tmp"
+    mkdir -p "$venv/tmp"
     quietly "Installing ${packages[*]} with pip" env TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install "${packages[@]}"
     rm -rf "$venv/tmp"
-    touch "$venv/complete"
+    printf '%s\n' "${packages[*]}" >"$venv/complete"
   fi
   exec 9>&-
   torch_dir=$(torch_config_of_python "$venv/bin/python")

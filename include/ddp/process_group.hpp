@@ -28,8 +28,9 @@ enum class ReduceOp { sum, avg, min, max, product };
 struct NcclOptions {
   /// Its kernels go before others that wait on the device, so that buckets are averaged while backward still computes.
   bool high_priority_stream = true;
-  /// Memory of allocate(), and so of the buckets, is registered with NCCL where the GPUs can make use of it.
-  bool register_memory = true;
+  /// Memory of allocate(), and so of the buckets, is registered with NCCL where the GPUs can make use of it. Off as long
+  /// as nobody has measured that it helps.
+  bool register_memory = false;
 };
 
 /// How a group is made. Every field has a default.

@@ -8,7 +8,8 @@
 
 namespace ddp {
 
-/// Times count from the moment when the backward reached the module's output or its first gradient.
+/// Times count from the moment when the backward reached the module's output or its first gradient: on a device, by the
+/// device's clock and work, for which reducer_stats() waits then. Of a step recorded into a graph they are the host's.
 struct BucketStats {
   std::int64_t bytes = 0;
   std::size_t parameters = 0;

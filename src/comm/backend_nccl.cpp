@@ -35,7 +35,7 @@ void keep_the_process_alive() {
   ::setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", 0);
 }
 
-std::string text_of_version(const torch::cuda::nccl::version_type version) {
+std::string text_of_version(std::uint64_t version) {
   const auto part = [&](int shift) { return std::to_string(version >> shift & 0xffff); };
   return part(32) + '.' + part(16) + '.' + part(0);
 }

@@ -177,6 +177,7 @@ class StagedBackend final : public c10d::Backend {
   }
 
   void run(int stop) {
+    c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);  // else the first one would get a context
     while (auto job = next(stop)) {
       try {
         job->is_in_memory.synchronize();

@@ -7,11 +7,10 @@
 
 namespace ddp::comm {
 
-void CallLine::submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages,
-                      std::shared_ptr<DeviceWatch> watch) {
+void CallLine::submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages, EndOnDevice end) {
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back({std::move(state), std::move(stages), std::move(watch)});
+    waiting_.push_back({std::move(state), std::move(stages), std::move(end)});
     if (is_advancing_.exchange(true)) return;
   }
   advance();
@@ -47,8 +46,8 @@ bool CallLine::begin_stages(Entry& entry) {
       const bool is_last = entry.next == entry.stages.size();
       if (!pending) continue;
       if (is_last) {
-        if (entry.watch)
-          entry.watch->follow(state, pending);
+        if (entry.end.watch)
+          entry.end.watch->follow(state, pending, entry.end.is_recorded);
         else
           follow(state, *pending);
         return false;

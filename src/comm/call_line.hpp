@@ -21,13 +21,17 @@ class DeviceWatch;
 class CallLine : public std::enable_shared_from_this<CallLine> {
  public:
   using Pending = c10::intrusive_ptr<c10d::Work>;
+  struct EndOnDevice {
+    std::shared_ptr<DeviceWatch> watch = nullptr;  ///< null: it ends on the host
+    bool is_recorded = false;                      ///< into a graph
+  };
   /// Starts one transfer; null where there is nothing to move. What it throws ends the call.
   using Stage = std::function<Pending()>;
 
   /// Runs each stage once the one before it has ended; the last one's end is the end of the call.
-  /// Later calls wait until the last stage has begun. Where that one's transfer is on a device, `watch` learns its end.
-  void submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages,
-              std::shared_ptr<DeviceWatch> watch = nullptr);
+  /// Later calls wait until the last stage has begun. Where that one's transfer is on a device, `end` says who learns
+  /// its end.
+  void submit(std::shared_ptr<Work::State> state, std::vector<Stage> stages, EndOnDevice end = {});
   /// The call ends when `pending` does.
   static void follow(std::shared_ptr<Work::State> state, c10d::Work& pending);
   /// No call waits in it.
@@ -37,7 +41,7 @@ class CallLine : public std::enable_shared_from_this<CallLine> {
   struct Entry {
     std::shared_ptr<Work::State> state;
     std::vector<Stage> stages;
-    std::shared_ptr<DeviceWatch> watch;
+    EndOnDevice end;
     std::size_t next = 0;
   };
   void advance();

@@ -54,8 +54,9 @@ Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   auto state = std::make_shared<Work::State>(session, call, options.timeout.value_or(timeout));
   state->set_finish(std::move(plan.finish));
   const bool may_be_left = plan.is_signed && !comm::WaitsHere::lives();
-  auto watch = plan.stream ? device_watch : nullptr;
-  line->submit(state, stages_of(std::move(plan), call), std::move(watch));
+  comm::CallLine::EndOnDevice end;
+  if (plan.stream) end = {device_watch, engine->is_capturing(device)};
+  line->submit(state, stages_of(std::move(plan), call), std::move(end));
   if (may_be_left) session->go_on_alone();
   return Work(std::move(state));
 }
@@ -76,11 +77,13 @@ bool ProcessGroup::Impl::run_at_once(comm::Call&& call, comm::shm::Call&& shared
   shared.label = comm::label_of(call.signature);
   const auto limit = options.timeout.value_or(timeout);
   const bool is_entered = shared_engine.enter_at_once(shared);
-  auto pending =
-      is_entered ? Pending() : shared_engine.submit(std::move(shared), {tensor}, c10d::OpType::UNKNOWN, comparison_of(call));
+  auto pending = is_entered
+                     ? Pending()
+                     : shared_engine.submit(std::move(shared), {tensor}, c10d::OpType::UNKNOWN, comparison_of(call));
   lock.unlock();  // its place in the order is fixed
   if (is_entered)
-    pending = shared_engine.run_entered(shared, tensor, comm::deadline_of(call, limit), [&] { return comparison_of(call); });
+    pending =
+        shared_engine.run_entered(shared, tensor, comm::deadline_of(call, limit), [&] { return comparison_of(call); });
   if (!pending) {
     session->recorder().complete(call);
     if (shared.has_differed) comparison_of(call)(shared.labels);
@@ -109,12 +112,12 @@ void add_transfers(Stages& stages, Plan plan, const std::shared_ptr<Signatures>&
                    const ProcessGroup::Impl& group, const comm::Call& call) {
   if (plan.prepare) stages.push_back([signatures, prepare = std::move(plan.prepare)] { return prepare(*signatures); });
   if (!plan.begin) return;
-  stages.push_back([signatures, session = group.session, ticket = call.ticket, begin = std::move(plan.begin),
-                    stream = plan.stream] {
-    const c10::OptionalStreamGuard behind_the_caller(stream);  // also on a thread of the backend
-    session->recorder().start(ticket);
-    return begin(*signatures);
-  });
+  stages.push_back(
+      [signatures, session = group.session, ticket = call.ticket, begin = std::move(plan.begin), stream = plan.stream] {
+        const c10::OptionalStreamGuard behind_the_caller(stream);  // also on a thread of the backend
+        session->recorder().start(ticket);
+        return begin(*signatures);
+      });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "comm/device_watch.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -9,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/sessions.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/log.hpp"
 
@@ -17,6 +19,8 @@ namespace {
 
 // Two hundred questions a second cost nothing; a step lasts longer, and only records and errors wait for the answer.
 constexpr int kPaceMilliseconds = 5;
+// Where graphs may run, of which nothing is known.
+constexpr int kSlowPaceMilliseconds = 200;
 
 Descriptor event() {
   Descriptor made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -35,21 +39,28 @@ DeviceWatch::DeviceWatch(std::shared_ptr<const DeviceBackend> engine, at::Device
       wake_(event()),
       thread_("ddp-device", [this](int stop) { run(stop); }) {}
 
-void DeviceWatch::follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work) {
+void DeviceWatch::follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work, bool is_recorded) {
   state->begun(work);
-  if (engine_->is_capturing(device_)) return state->complete(nullptr);
-  const std::lock_guard lock(mutex_);
-  under_way_.push_back({std::move(state), std::move(work)});
-  if (under_way_.size() > 1) return;
+  if (is_recorded) {
+    state->complete(nullptr);
+    if (has_recorded_.exchange(true)) return;
+  } else {
+    const std::lock_guard lock(mutex_);
+    under_way_.push_back({std::move(state), std::move(work)});
+    if (under_way_.size() > 1) return;
+  }
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
 }
 
 void DeviceWatch::run(int stop) {
+  // Else a question could make a context on the first device, which belongs to another rank.
+  c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   engine_->enter_polling_thread();
   std::array<pollfd, 2> events{{{stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
   for (bool is_busy = false; events[0].revents == 0;) {
-    ::poll(events.data(), is_busy ? 1 : 2, is_busy ? kPaceMilliseconds : -1);
+    const int pause = is_busy ? kPaceMilliseconds : has_recorded_ && !is_aborted_ ? kSlowPaceMilliseconds : -1;
+    ::poll(events.data(), is_busy ? 1 : 2, pause);
     std::uint64_t count = 0;
     [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof count);
     is_busy = look();
@@ -57,7 +68,9 @@ void DeviceWatch::run(int stop) {
 }
 
 bool DeviceWatch::look() {
+  if (has_recorded_ && !is_exiting() && session_->health().breakage()) abort_all();
   while (const auto front = first()) {
+    if (is_exiting()) return false;  // the device's library may be gone
     if (session_->health().breakage()) {
       abort_all();
       return false;
@@ -71,9 +84,9 @@ bool DeviceWatch::look() {
       error = std::current_exception();
     }
     if (!is_over && !error) {
-      if (!front->state->is_overdue()) return true;
-      front->state->expire();
-      continue;
+      expire_overdue();
+      if (session_->health().breakage()) continue;
+      return true;
     }
     drop_first();
     front->state->complete_unseen(error);
@@ -84,6 +97,17 @@ bool DeviceWatch::look() {
 std::optional<DeviceWatch::Followed> DeviceWatch::first() {
   const std::lock_guard lock(mutex_);
   return under_way_.empty() ? std::nullopt : std::optional(under_way_.front());
+}
+
+// Of all, for a later one may have less time.
+void DeviceWatch::expire_overdue() {
+  std::shared_ptr<Work::State> overdue;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& followed : under_way_)
+      if (!overdue && followed.state->is_overdue()) overdue = followed.state;
+  }
+  if (overdue) overdue->expire();
 }
 
 void DeviceWatch::drop_first() {

@@ -1,6 +1,7 @@
 #pragma once
 /// device_watch.hpp: learns how calls end that have been handed to a device, for nobody waits for them on the host.
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -15,9 +16,9 @@
 namespace ddp::comm {
 
 /// Asks the device at a steady pace, as long as calls are under way. A call that fails, or takes longer than its
-/// timeout, breaks the group; and where the group breaks, whoever was first to find out, the backend is aborted, so that
-/// the device does not wait for ever for ranks that will not come, and with it the program that waits for the device.
-/// Threads: all members are safe.
+/// timeout, breaks the group; and where the group breaks, whoever was first to find out, the backend is aborted, so
+/// that the device does not wait for ever for ranks that will not come, and with it the program that waits for the
+/// device. Threads: all members are safe.
 class DeviceWatch {
  public:
   /// `backend` was made by `engine` on `device`.
@@ -25,8 +26,8 @@ class DeviceWatch {
               std::shared_ptr<Session> session);
 
   /// The call of `state` ends when `work` does. Calls end in the order in which they are given. One that is recorded
-  /// into a graph has ended for the host.
-  void follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work);
+  /// into a graph has ended for the host; when the graph runs, all that is known is whether the group is whole.
+  void follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work, bool is_recorded);
 
  private:
   struct Followed {
@@ -37,6 +38,7 @@ class DeviceWatch {
   /// True while calls are under way.
   bool look();
   std::optional<Followed> first();
+  void expire_overdue();
   void drop_first();
   void abort_all() noexcept;
 
@@ -47,6 +49,7 @@ class DeviceWatch {
   const Descriptor wake_;
   std::mutex mutex_;
   std::deque<Followed> under_way_;
+  std::atomic<bool> has_recorded_{false};
   bool is_aborted_ = false;  // the thread's own
   ServiceThread thread_;     // last: it uses what stands above
 };

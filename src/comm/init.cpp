@@ -12,6 +12,7 @@
 #include "comm/dump_signals.hpp"
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
+#include "comm/shm_room.hpp"
 #include "comm/summary.hpp"
 #include "ddp/log.hpp"
 #include "ddp/process_group.hpp"
@@ -62,12 +63,20 @@ std::chrono::milliseconds warn_after_of(const ProcessGroupOptions& options) {
       .value_or(std::chrono::seconds(60));
 }
 
-// Ranks on one host share its cores: LibTorch's default would give each rank all of them.
-void share_cores(const std::vector<comm::Arrival>& arrivals, int rank) {
+int ranks_here(const std::vector<comm::Arrival>& arrivals, int rank) {
   const auto& host = arrivals[static_cast<std::size_t>(rank)].host;
-  const auto here = std::count_if(arrivals.begin(), arrivals.end(), [&](const auto& one) { return one.host == host; });
-  if (here <= 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(threads_per_rank(allowed_cores(), static_cast<int>(here)));
+  return static_cast<int>(
+      std::count_if(arrivals.begin(), arrivals.end(), [&](const auto& one) { return one.host == host; }));
+}
+
+// Ranks on one host share its cores: LibTorch's default would give each rank all of them.
+void share_cores(int ranks) {
+  if (ranks <= 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  at::set_num_threads(threads_per_rank(allowed_cores(), ranks));
+}
+
+void look_for_room(int ranks) {
+  if (const auto text = comm::too_little_room("/dev/shm", ranks); !text.empty()) log::warn("{}", text);
 }
 
 // What the ranks compare when they meet.
@@ -122,8 +131,7 @@ void ProcessGroup::Impl::connect(std::string_view part, const Impl* parent, cons
   owned_backend = std::move(made->host);
   backend = owned_backend.get();
   device_backend = std::move(made->on_device);
-  if (device_backend)
-    device_watch = std::make_shared<comm::DeviceWatch>(engine, device, device_backend, session);
+  if (device_backend) device_watch = std::make_shared<comm::DeviceWatch>(engine, device, device_backend, session);
   backend_name = device_backend ? device_backend->getBackendName() : backend->getBackendName();
   session->set_backend(backend_name);
   shm = dynamic_cast<comm::ShmBackend*>(backend);
@@ -157,14 +165,17 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
     impl->backend_name = "none";
     impl->session = comm::Session::alone(impl->environment);
   } else {
-    impl->session = comm::Session::join(impl->environment, rendezvous_of(*impl, wanted, options.store_file), impl->timeout);
+    impl->session =
+        comm::Session::join(impl->environment, rendezvous_of(*impl, wanted, options.store_file), impl->timeout);
     impl->session->set_warn_after(warn_after);
     comm::remember(impl->session);
     introduce(impl->environment, impl->session->arrivals()[static_cast<std::size_t>(impl->environment.rank)].host);
+    if (wanted == "nccl") look_for_room(ranks_here(impl->session->arrivals(), impl->environment.rank));
     impl->connect(kPart);
   }
-  share_cores(impl->session->arrivals(), impl->environment.rank);
-  comm::log_summary(impl->session->arrivals(), impl->backend_name);
+  share_cores(ranks_here(impl->session->arrivals(), impl->environment.rank));
+  comm::log_summary(impl->session->arrivals(),
+                    impl->backend_name + (impl->engine ? " on " + impl->device.str() : std::string()));
   return std::make_shared<ProcessGroup>(std::move(impl));
 }
 

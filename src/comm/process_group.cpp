@@ -1,11 +1,14 @@
 #include "ddp/process_group.hpp"
 
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <stdexcept>
+#include <thread>
 
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
@@ -16,6 +19,31 @@ namespace {
 
 // What one rank may be behind the others at the end of a training; a broken group is not waited for.
 constexpr std::chrono::seconds kDrain{5};
+// The other ranks may have ended theirs, which an engine need not take well; so it is not waited for beyond the time
+// that others are.
+void end_in_order(c10::intrusive_ptr<c10d::Backend> engine, at::Device device) noexcept {
+  try {
+    const auto ended = std::make_shared<std::promise<void>>();
+    std::thread([engine = std::move(engine), device, ended]() mutable {
+      try {
+        c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+        engine->shutdown();
+      } catch (const std::exception& error) {
+        log::all.debug("the device's engine could not be ended in order: {}", error.what());
+      }
+      engine.reset();
+      ended->set_value();
+    }).detach();
+    if (ended->get_future().wait_for(kDrain) != std::future_status::ready)
+      log::all.warn(
+          "the device's engine does not end, and is left alone: graphs that hold its calls have to be reset() before "
+          "the "
+          "group is shut down, and all ranks have to shut it down");
+  } catch (const std::exception& error) {
+    log::all.debug("the device's engine could not be ended in order: {}", error.what());
+  }
+}
+
 struct Kept {
   c10::intrusive_ptr<c10d::Backend> backend;
   std::shared_ptr<comm::DeviceWatch> watch;
@@ -170,12 +198,7 @@ void ProcessGroup::Impl::release_device() noexcept {
     return;
   }
   device_watch.reset();
-  try {
-    device_backend->shutdown();
-  } catch (const std::exception& error) {
-    log::all.debug("the device's engine could not be ended in order: {}", error.what());
-  }
-  device_backend.reset();
+  end_in_order(std::move(device_backend), device);
 }
 
 at::Tensor ProcessGroup::Impl::registered_memory(std::int64_t bytes) const {

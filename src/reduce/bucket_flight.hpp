@@ -4,12 +4,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ddp/comm_hook.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/reducer_stats.hpp"
 #include "reduce/bucket_set.hpp"
+#include "reduce/device_times.hpp"
 
 namespace ddp {
 
@@ -21,17 +23,18 @@ class BucketFlight {
       : group_(std::move(group)), hook_(std::move(hook)), op_(op) {}
 
   void start(BucketSet& buckets);
-  void mark_full(std::size_t bucket) { stats_.buckets[bucket].full = elapsed(); }
+  void mark_full(std::size_t bucket);
   /// Collective, in the same order on all ranks. Starts the bucket's way.
   void launch(BucketSet& buckets, std::size_t bucket);
   /// Collective. Starts a tensor of the library's own, which no hook touches, behind the buckets.
   void launch(at::Tensor& tensor, const char* label);
-  void mark_backward_done() { stats_.backward = elapsed(); }
+  void mark_backward_done();
   /// Waits for all that was launched.
   void wait();
   void mark_done(std::int64_t step);
 
-  const ReducerStats& last() const { return last_; }
+  /// Of the last round. On a device this waits for the end of that round there.
+  const ReducerStats& last();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -50,6 +53,7 @@ class BucketFlight {
   Clock::time_point start_;
   ReducerStats stats_;  // of the round under way
   ReducerStats last_;
+  std::optional<DeviceTimes> times_, last_times_;  // on a device, until they are asked for
 };
 
 }  // namespace ddp

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/planned_calls.hpp"
+#include "reduce/stream_join.hpp"
 
 namespace ddp {
 
@@ -32,9 +33,13 @@ std::vector<std::size_t> LateGradients::exchange(ProcessGroup& group, const std:
     sums.push_back(mine == gradients_.end() ? at::zeros_like(buckets.view(i), at::MemoryFormat::Contiguous)
                                             : mine->second.contiguous());
   }
-  for (const auto& work : comm::PlannedCalls::all_reduce_each(group, sums, {.label = "late gradients"}, op)) work.wait();
+  for (const auto& work : comm::PlannedCalls::all_reduce_each(group, sums, {.label = "late gradients"}, op))
+    work.wait();
   std::size_t next = 0;
-  for (const auto i : anywhere) buckets.view(i).add_(sums[next++]);
+  for (const auto i : anywhere) {
+    buckets.view(i).add_(sums[next]);
+    keep_for_current_stream(sums[next++]);
+  }
   clear();
   return {anywhere.begin(), anywhere.end()};
 }

@@ -41,7 +41,7 @@ class Reducer::Impl {
   bool restore(const ReducerMemory& memory);
   const BucketSet& buckets() const { return *buckets_; }
   const comm::CallPlan& calls() const { return calls_; }
-  const ReducerStats& stats() const { return flight_.last(); }
+  const ReducerStats& stats() { return flight_.last(); }
 
  private:
   // accumulating: a backward under no_sync; reducing: buckets of this backward fill and leave;

@@ -13,11 +13,14 @@ at::Tensor of_rank(int rank, at::ScalarType dtype = at::kFloat) {
   return (torch::arange(6, torch::kLong).reshape({2, 3}) + 10 * rank).to(dtype);
 }
 
-class DeviceCollectives : public DeviceRanks {};
+class DeviceCollectives : public DeviceRanks, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void on(int world, const Body& body) { run(world, GetParam(), body); }
+};
 INSTANTIATE_TEST_SUITE_P(Over, DeviceCollectives, ::testing::Values("fake", "gloo", "shm"), name_of_way);
 
 TEST_P(DeviceCollectives, GiveWhatTheCpuGives) {
-  run(3, [](ProcessGroup& group, at::Device device) {
+  on(3, [](ProcessGroup& group, at::Device device) {
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kLong, at::kShort, at::kByte, at::kBool})
       for (const auto op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
         auto host = of_rank(group.rank(), dtype), here = host.to(device);
@@ -30,7 +33,8 @@ TEST_P(DeviceCollectives, GiveWhatTheCpuGives) {
     EXPECT_TRUE(torch::allclose(mean.cpu(), of_rank(1)));
     auto complex = torch::complex(of_rank(group.rank()), of_rank(0)).to(device);
     group.all_reduce(complex);
-    EXPECT_TRUE(torch::equal(torch::view_as_real(complex.cpu()), torch::view_as_real(torch::complex(of_rank(1), of_rank(0)) * 3)));
+    EXPECT_TRUE(torch::equal(torch::view_as_real(complex.cpu()),
+                             torch::view_as_real(torch::complex(of_rank(1), of_rank(0)) * 3)));
     auto transposed = of_rank(group.rank()).to(device).t();
     group.all_reduce(transposed);
     EXPECT_TRUE(torch::equal(transposed.cpu(), (of_rank(1) * 3).t()));
@@ -38,7 +42,7 @@ TEST_P(DeviceCollectives, GiveWhatTheCpuGives) {
 }
 
 TEST_P(DeviceCollectives, MoveEachRanksPart) {
-  run(3, [](ProcessGroup& group, at::Device device) {
+  on(3, [](ProcessGroup& group, at::Device device) {
     const int rank = group.rank();
     auto sent = of_rank(rank).to(device);
     auto copied = sent.clone();
@@ -63,7 +67,8 @@ TEST_P(DeviceCollectives, MoveEachRanksPart) {
     EXPECT_TRUE(torch::equal(part.cpu(), of_rank(rank)));
     auto third = torch::zeros({1, 3}).to(device);
     group.reduce_scatter(third, torch::cat({sent, sent.narrow(0, 0, 1)}));
-    EXPECT_TRUE(torch::equal(third.cpu(), (torch::cat({of_rank(1), of_rank(1).narrow(0, 0, 1)}) * 3).narrow(0, rank, 1)));
+    EXPECT_TRUE(
+        torch::equal(third.cpu(), (torch::cat({of_rank(1), of_rank(1).narrow(0, 0, 1)}) * 3).narrow(0, rank, 1)));
     auto exchanged = torch::zeros({3, 2}).to(device);
     group.all_to_all(exchanged, torch::full({3, 2}, rank, torch::kFloat).to(device));
     EXPECT_TRUE(torch::equal(exchanged.cpu(), torch::tensor({{0., 0.}, {1., 1.}, {2., 2.}}, torch::kFloat)));
@@ -71,7 +76,7 @@ TEST_P(DeviceCollectives, MoveEachRanksPart) {
 }
 
 TEST_P(DeviceCollectives, OfTensorsInMemoryAndByteStringsGoOverTheHost) {
-  run(2, [](ProcessGroup& group, at::Device) {
+  on(2, [](ProcessGroup& group, at::Device) {
     auto host = of_rank(group.rank());
     group.all_reduce(host);
     EXPECT_TRUE(torch::equal(host, of_rank(0) + of_rank(1)));
@@ -83,7 +88,7 @@ TEST_P(DeviceCollectives, OfTensorsInMemoryAndByteStringsGoOverTheHost) {
 }
 
 TEST_P(DeviceCollectives, MessagesArriveOnTheDeviceAlsoWhereBothSendFirst) {
-  run(2, [](ProcessGroup& group, at::Device device) {
+  on(2, [](ProcessGroup& group, at::Device device) {
     const int other = 1 - group.rank();
     auto received = torch::zeros({2, 3}).to(device);
     const auto sent = group.send_async(of_rank(group.rank()).to(device), other);
@@ -94,8 +99,9 @@ TEST_P(DeviceCollectives, MessagesArriveOnTheDeviceAlsoWhereBothSendFirst) {
 }
 
 TEST_P(DeviceCollectives, ComeBehindWhatTheCallersStreamHasYetToDo) {
-  run(2, [](ProcessGroup& group, at::Device device) {
+  on(2, [](ProcessGroup& group, at::Device device) {
     auto& accelerator = fake_accelerator();
+    fake_engine().is_early = true;  // its calls go as early as their order lets them
     const auto side = accelerator.stream(2, device);
     auto values = torch::zeros({64}).to(device);
     at::Tensor result;
@@ -114,7 +120,7 @@ TEST_P(DeviceCollectives, ComeBehindWhatTheCallersStreamHasYetToDo) {
 }
 
 TEST_P(DeviceCollectives, ATensorOfAnotherDeviceIsRefusedBeforeAnythingIsSent) {
-  run(2, [](ProcessGroup& group, at::Device device) {
+  on(2, [](ProcessGroup& group, at::Device device) {
     auto other = torch::zeros({2}).to(at::Device(device.type(), static_cast<at::DeviceIndex>(3)));
     EXPECT_EQ(error_of<std::logic_error>([&] { group.all_reduce(other); }),
               "all_reduce: the tensor is on " + other.device().str() + ", the group on " + device.str());
@@ -123,7 +129,7 @@ TEST_P(DeviceCollectives, ATensorOfAnotherDeviceIsRefusedBeforeAnythingIsSent) {
 }
 
 TEST_P(DeviceCollectives, TensorsOnTheDeviceHereAndInMemoryThereAreACallMismatchOnAll) {
-  run(2, [](ProcessGroup& group, at::Device device) {
+  on(2, [](ProcessGroup& group, at::Device device) {
     auto tensor = group.rank() == 0 ? torch::zeros({2}) : torch::zeros({2}).to(device);
     const auto text = error_of<CallMismatchError>([&] { group.all_reduce(tensor); });
     EXPECT_NE(text.find("rank 0: all_reduce"), std::string::npos) << text;
@@ -133,7 +139,7 @@ TEST_P(DeviceCollectives, TensorsOnTheDeviceHereAndInMemoryThereAreACallMismatch
 }
 
 TEST_P(DeviceCollectives, OfASubGroupWork) {
-  run(3, [](ProcessGroup& group, at::Device device) {
+  on(3, [](ProcessGroup& group, at::Device device) {
     const auto pair = group.new_group({0, 2});
     if (!pair) return;
     EXPECT_EQ(pair->device(), device);
@@ -143,8 +149,21 @@ TEST_P(DeviceCollectives, OfASubGroupWork) {
   });
 }
 
+TEST_F(DeviceRanks, OfASubGroupAreSplitFromTheLargerOnesWithAllItsRanks) {
+  run(3, kOnTheFake, [](ProcessGroup& group, at::Device device) {
+    fake_engine().splits = true;
+    fake_engine().take_notes();
+    const auto pair = group.new_group({0, 2});
+    EXPECT_EQ(fake_engine_calls(group.rank() == 1 ? "split without this rank" : "split"), 1);
+    if (!pair) return;
+    auto sum = of_rank(group.rank()).to(device);
+    pair->all_reduce(sum);
+    EXPECT_TRUE(torch::equal(sum.cpu(), of_rank(0) + of_rank(2)));
+  });
+}
+
 TEST_P(DeviceCollectives, AnEmptyTensorIsNothingToMove) {
-  run(2, [](ProcessGroup& group, at::Device device) {
+  on(2, [](ProcessGroup& group, at::Device device) {
     auto none = torch::zeros({0, 3}).to(device);
     group.all_reduce(none);
     EXPECT_EQ(group.all_gather(none).size(), 2U);

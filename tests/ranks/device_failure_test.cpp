@@ -53,6 +53,38 @@ TEST_F(DeviceFailure, ACallThatTheDeviceDoesNotEndTimesOutAndIsAborted) {
   for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.output;
 }
 
+TEST_F(DeviceFailure, ALaterCallsShorterTimeoutCountsBehindOneThatHangs) {
+  const auto outcomes = observe(
+      2, kOnTheFake, [](ProcessGroupOptions&) { fake_engine().polls_until_progress = -1; },
+      [](ProcessGroup& group) {
+        auto tensor = torch::ones({8}).to(group.device());
+        group.all_reduce(tensor);
+        group.broadcast(tensor, 0, {.timeout = milliseconds(300)});
+        const auto text = text_of_breakage(group);
+        EXPECT_NE(text.find("broadcast #2"), std::string::npos) << text;
+      });
+  for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+}
+
+// Of the calls in a graph nothing is known when it runs; but a rank's death is.
+TEST_F(DeviceFailure, WhatAGraphMayWaitForIsAbortedWhenARankDies) {
+  const auto outcomes = observe(2, kOnTheFake, nothing, [](ProcessGroup& group) {
+    auto tensor = torch::ones({8}).to(group.device());
+    fake_accelerator().is_capturing = true;
+    group.all_reduce(tensor);
+    fake_accelerator().is_capturing = false;
+    group.barrier();
+    if (group.rank() == 1) ::kill(::getpid(), SIGKILL);
+    EXPECT_NE(text_of_breakage(group).find("rank 1 died"), std::string::npos);
+    int aborts = 0;
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+         aborts == 0 && std::chrono::steady_clock::now() < end;)
+      aborts += fake_engine_calls("abort");
+    EXPECT_EQ(aborts, 1);
+  });
+  EXPECT_TRUE(outcomes[0].succeeded()) << outcomes[0].output;
+}
+
 TEST_F(DeviceFailure, AnErrorThatShowsOnTheDeviceBreaksTheGroupByItsText) {
   const auto outcomes = observe(
       2, kOnTheFake, [](ProcessGroupOptions&) { fake_engine().fails = true; },

@@ -62,19 +62,22 @@ struct CallablePerceptron : PerceptronImpl {
   torch::Tensor operator()(const torch::Tensor& x) { return forward(x); }
 };
 
-class DeviceTraining : public DeviceRanks {};
+class DeviceTraining : public DeviceRanks, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void on(int world, const Body& body) { run(world, GetParam(), body); }
+};
 INSTANTIATE_TEST_SUITE_P(Over, DeviceTraining, ::testing::Values("fake", "gloo", "shm"), name_of_way);
 
 TEST_P(DeviceTraining, IsThatOfOneProcessOnTheCpu) {
   for (const bool views : {true, false})
-    run(kWorld, [views](ProcessGroup& group, at::Device) {
+    on(kWorld, [views](ProcessGroup& group, at::Device) {
       expect_equal_training<CallablePerceptron>(group, with_small_buckets({.gradient_as_bucket_view = views}));
       expect_equal_training<CallablePerceptron>(group, {.gradient_as_bucket_view = views});
     });
 }
 
 TEST_P(DeviceTraining, WithAStaticGraphUnusedParametersAndSampleCounts) {
-  run(kWorld, [](ProcessGroup& group, at::Device) {
+  on(kWorld, [](ProcessGroup& group, at::Device) {
     expect_equal_training<CallablePerceptron>(group, with_small_buckets({.static_graph = true}));
     expect_equal_training<CallablePerceptron>(group, with_small_buckets({.find_unused_parameters = true}));
     expect_equal_training<CallablePerceptron>(group, with_small_buckets({.weight_by_samples = true}));
@@ -83,7 +86,7 @@ TEST_P(DeviceTraining, WithAStaticGraphUnusedParametersAndSampleCounts) {
 }
 
 TEST_P(DeviceTraining, OfABatchNormSendsItsBuffers) {
-  run(kWorld, [](ProcessGroup& group, at::Device device) {
+  on(kWorld, [](ProcessGroup& group, at::Device device) {
     const auto net = std::make_shared<BatchNormedImpl>();
     move_to(*net, device);
     DistributedDataParallel model(net, std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
@@ -95,7 +98,7 @@ TEST_P(DeviceTraining, OfABatchNormSendsItsBuffers) {
 }
 
 TEST_P(DeviceTraining, OfHalfPrecisionHasBucketsOfIt) {
-  run(kWorld, [](ProcessGroup& group, at::Device device) {
+  on(kWorld, [](ProcessGroup& group, at::Device device) {
     for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
       const auto net = std::make_shared<PerceptronImpl>(7, dtype);
       move_to(*net, device);
@@ -136,14 +139,14 @@ struct TwoStreamsImpl : torch::nn::Module {
 };
 
 TEST_P(DeviceTraining, TakesGradientsFromWhateverStreamTheyComeFrom) {
-  run(kWorld, [](ProcessGroup& group, at::Device) {
+  on(kWorld, [](ProcessGroup& group, at::Device) {
     expect_equal_training<TwoStreamsImpl>(group, {});
     expect_equal_training<TwoStreamsImpl>(group, with_small_buckets());
   });
 }
 
 TEST_P(DeviceTraining, MovesInputsWhereDeviceIdsNamesTheDevice) {
-  run(kWorld, [](ProcessGroup& group, at::Device device) {
+  on(kWorld, [](ProcessGroup& group, at::Device device) {
     const auto net = std::make_shared<PerceptronImpl>();
     move_to(*net, device);
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
@@ -206,6 +209,22 @@ TEST_F(DeviceEngine, FormsTheMeanInTheCollectiveAndAHookTheSum) {
         {.comm_hook = bf16_compression()});
 }
 
+TEST_F(DeviceEngine, GivesTheBucketsTheirMemoryWhereThatIsWanted) {
+  for (const bool wanted : {false, true})
+    for (const auto& outcome : observe_ranks(kWorld, [&](const Environment& environment) {
+           auto options = options_for(kOnTheFake, environment);
+           options.nccl.register_memory = wanted;
+           const auto group = init_process_group(options);
+           const auto net = std::make_shared<PerceptronImpl>();
+           move_to(*net, group->device());
+           fake_engine().take_notes();
+           DistributedDataParallel model(net, group);
+           EXPECT_EQ(fake_engine_calls("allocate " + std::to_string(model->bucket_bytes())), wanted ? 1 : 0);
+           group->shutdown();
+         }))
+      EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+}
+
 TEST_F(DeviceEngine, IsNotWaitedForByTheHost) {
   train(
       kWorld,
@@ -216,6 +235,27 @@ TEST_F(DeviceEngine, IsNotWaitedForByTheHost) {
         for (const auto& note : fake_accelerator().take_notes()) EXPECT_FALSE(note.starts_with("host waits")) << note;
       },
       with_small_buckets());
+}
+
+// The device's: the bucket's work begins once the one that packs it has, and ends before the means are there.
+TEST_F(DeviceEngine, TellsTheTimesOfItsOwnWork) {
+  run(kWorld, kOnTheFake, [](ProcessGroup& group, at::Device device) {
+    const auto net = std::make_shared<PerceptronImpl>();
+    move_to(*net, device);
+    DistributedDataParallel model(net, std::shared_ptr<ProcessGroup>(&group, [](auto*) {}), with_small_buckets());
+    for (int step = 0; step < 2; ++step)
+      loss_of(model, Batch::of_step(step, kRows).of_rank(group.rank(), kWorld), device).backward();
+    const auto& stats = model->reducer_stats();
+    EXPECT_EQ(stats.step, 2);
+    ASSERT_EQ(stats.buckets.size(), 8U);
+    for (const auto& bucket : stats.buckets) {
+      EXPECT_GT(bucket.full.count(), 0);
+      EXPECT_GE(bucket.launched, bucket.full);
+      EXPECT_GT(bucket.done, bucket.launched);
+      EXPECT_LE(bucket.done, stats.backward + stats.exposed);
+    }
+    EXPECT_GT(stats.exposed.count(), 0);
+  });
 }
 
 TEST_F(DeviceEngine, RecordsAStepIntoAGraphOnceTheStaticGraphIsKnown) {

@@ -15,8 +15,8 @@ namespace ddp::testing {
 
 inline const std::string kOnTheFake = "fake";
 
-/// The parameter is the way: "fake" is the accelerator's own engine, "gloo" and "shm" go through the host's memory.
-class DeviceRanks : public ::testing::TestWithParam<const char*> {
+/// A way is "fake", the accelerator's own engine, or "gloo" or "shm", through the host's memory.
+class DeviceRanks : public ::testing::Test {
  protected:
   using Body = std::function<void(ProcessGroup& group, at::Device device)>;
 
@@ -27,7 +27,8 @@ class DeviceRanks : public ::testing::TestWithParam<const char*> {
     options.backend = way;
     options.environment = environment;
     options.timeout = std::chrono::seconds(20);
-    if (way != kOnTheFake) options.device = at::Device(kFakeDevice.type(), static_cast<at::DeviceIndex>(environment.rank));
+    if (way != kOnTheFake)
+      options.device = at::Device(kFakeDevice.type(), static_cast<at::DeviceIndex>(environment.rank));
     return options;
   }
 
@@ -43,9 +44,9 @@ class DeviceRanks : public ::testing::TestWithParam<const char*> {
       group->shutdown();
     };
     for (const auto& outcome : observe_ranks(world, on_rank))
-      EXPECT_TRUE(outcome.succeeded()) << "rank " << outcome.rank << " ended by " << outcome.ending() << '\n' << outcome.output;
+      EXPECT_TRUE(outcome.succeeded()) << "rank " << outcome.rank << " ended by " << outcome.ending() << '\n'
+                                       << outcome.output;
   }
-  void run(int world, const Body& body) { run(world, GetParam(), body); }
 
   /// How often the engine of this process was asked for calls whose notes begin so, since the last question.
   static int fake_engine_calls(const std::string& begin) {

@@ -5,6 +5,9 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <utility>
 
 #include "support/fake_operators.hpp"
@@ -36,9 +39,12 @@ void refuse_while_capturing(const char* what) {
   TORCH_CHECK(!state().is_capturing, what, " is not permitted while a stream is captured");
 }
 
+using Time = std::chrono::steady_clock::time_point;
+
 struct FakeEvent {
   FakeStreamKey stream;
   FakeStreams::Position position;
+  std::shared_ptr<std::atomic<Time>> reached = std::make_shared<std::atomic<Time>>();  // where it is timed
 };
 
 struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
@@ -71,27 +77,38 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
     return FakeAccelerator::stream(std::exchange(stream_of(index), next.id()), device_of(index));
   }
 
-  void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag) const override {
+  void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag flag) const override {
     state().note("record " + std::to_string(on.id()));
     if (*event == nullptr) *event = new FakeEvent;
     const auto key = FakeAccelerator::key(on);
-    *static_cast<FakeEvent*>(*event) = {key, state().streams.end(key)};
+    FakeEvent made{key, 0};
+    if (flag == c10::EventFlag::BACKEND_DEFAULT)
+      state().streams.add(key, [reached = made.reached] {
+        *reached = std::chrono::steady_clock::now();
+        return true;
+      });
+    made.position = state().streams.end(key);
+    *static_cast<FakeEvent*>(*event) = std::move(made);
   }
   void block(void* event, const c10::Stream& waiting) const override {
     state().note(std::to_string(waiting.id()) + " waits");
-    const auto& [stream, position] = *static_cast<FakeEvent*>(event);
+    const auto& [stream, position, reached] = *static_cast<FakeEvent*>(event);
     state().streams.add_wait(FakeAccelerator::key(waiting), stream, position);
   }
   bool queryEvent(void* event) const override {
     refuse_while_capturing("to query an event");
-    const auto& [stream, position] = *static_cast<FakeEvent*>(event);
+    const auto& [stream, position, reached] = *static_cast<FakeEvent*>(event);
     return state().streams.is_done(stream, position);
   }
   void synchronizeEvent(void* event) const override {
     refuse_while_capturing("to wait for an event");
-    const auto& [stream, position] = *static_cast<FakeEvent*>(event);
+    const auto& [stream, position, reached] = *static_cast<FakeEvent*>(event);
     state().note("host waits for " + std::to_string(stream.id));
     state().streams.finish(stream, position);
+  }
+  double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
+    const auto reached = [](void* event) { return static_cast<FakeEvent*>(event)->reached->load(); };
+    return std::chrono::duration<double, std::milli>(reached(second) - reached(first)).count();
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<FakeEvent*>(event); }
 

@@ -1,5 +1,7 @@
 #include "support/fake_device_backend.hpp"
 
+#include <algorithm>
+
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -30,6 +32,15 @@ c10::intrusive_ptr<c10d::Backend> FakeDeviceBackend::make(const comm::BackendSet
   carried.store = c10::make_intrusive<c10d::PrefixStore>("fake_device", setup.store);
   carried.device = at::kCPU;
   return c10::make_intrusive<FakeCollectives>(comm::make_gloo_backend(carried), setup.device);
+}
+
+// As NCCL does, with those that are left out too: they meet.
+c10::intrusive_ptr<c10d::Backend> FakeDeviceBackend::split(c10d::Backend& parent, const comm::BackendSetup& setup,
+                                                           const std::vector<int>& ranks) const {
+  const bool is_member = std::find(ranks.begin(), ranks.end(), parent.getRank()) != ranks.end();
+  fake_engine().note(is_member ? "split" : "split without this rank");
+  parent.barrier()->wait();
+  return is_member ? make(setup) : nullptr;
 }
 
 bool FakeDeviceBackend::is_capturing(at::Device) const { return fake_accelerator().is_capturing; }

@@ -21,6 +21,8 @@ class FakeEngineState {
   /// As if all ranks saw one device.
   std::atomic<bool> is_shared{false};
   std::atomic<int> library_version{1};
+  /// It makes the engine of a sub-group out of the larger one's, with all ranks of that.
+  std::atomic<bool> splits{false};
 
   /// How often isCompleted() of a work has to be asked before the device goes on by itself; negative: it never does.
   std::atomic<int> polls_until_progress{3};
@@ -54,6 +56,9 @@ class FakeDeviceBackend final : public comm::DeviceBackend {
   void take(at::Device device) const override;
   comm::DeviceIdentity identity(at::Device device) const override;
   c10::intrusive_ptr<c10d::Backend> make(const comm::BackendSetup& setup) const override;
+  c10::intrusive_ptr<c10d::Backend> split(c10d::Backend& parent, const comm::BackendSetup& setup,
+                                          const std::vector<int>& ranks) const override;
+  bool can_split() const override { return fake_engine().splits; }
   /// FakeAccelerator::is_capturing.
   bool is_capturing(at::Device device) const override;
 };

@@ -186,7 +186,8 @@ Triple convolution_backward(const at::Tensor& grad, const at::Tensor& input, con
 Triple batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                   const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
                   const std::optional<at::Tensor>& variance, bool training, double momentum, double eps) {
-  if (!mean || !mean->defined()) return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
+  if (!mean || !variance || !mean->defined())
+    return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
   auto running_mean = *mean, running_variance = *variance;
   return at::_native_batch_norm_legit(input, weight, bias, running_mean, running_variance, training, momentum, eps);
 }

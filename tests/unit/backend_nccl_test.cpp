@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/backend.hpp"
+#include "comm/device_backend.hpp"
 #include "ddp/process_group.hpp"
 
 namespace ddp::comm {
@@ -37,9 +38,7 @@ TEST_F(BackendNccl, WithoutAGpuInitIsAConfigErrorBeforeAnyRankIsMet) {
   options.environment->master_address = "127.0.0.1";
   options.environment->master_port = 1;  // nobody serves there
   const auto text = refusal([&] { init_process_group(options); });
-  EXPECT_EQ(
-      text.find("rank 1 of 2: init_process_group: backend \"nccl\" needs a GPU, and this process sees no CUDA device;"),
-      0U)
+  EXPECT_EQ(text.find("rank 1 of 2: init_process_group: this process sees no CUDA device, and is to work on one;"), 0U)
       << text;
 }
 
@@ -47,8 +46,14 @@ TEST_F(BackendNccl, LibTorchsRefusalWithoutAGpuBecomesTheSameConfigError) {
   BackendSetup setup;
   setup.store = c10::make_intrusive<c10d::HashStore>();
   setup.device = at::Device(at::kCUDA, 0);
-  const auto text = refusal([&] { make_backend("nccl", setup); });
-  EXPECT_EQ(text.find("rank 0 of 1: init_process_group: backend \"nccl\" needs a GPU"), 0U) << text;
+  const auto text = refusal([&] { device_backend("nccl")->make(setup); });
+  EXPECT_EQ(text.find("rank 0 of 1: init_process_group: this process sees no CUDA device"), 0U) << text;
+}
+
+TEST_F(BackendNccl, AutoIsABackendOfTheCpuWithoutAGpu) {
+  EXPECT_EQ(choose_backend("auto", {}), "auto");
+  EXPECT_EQ(choose_backend("auto", {}, at::Device(at::kCUDA)), "nccl");  // asked for: the error says what is missing
+  EXPECT_EQ(choose_backend("auto", {}, at::Device(at::kCPU)), "auto");
 }
 
 TEST_F(BackendNccl, TheVersionCompiledForIsTheOneThatLibTorchHas) {

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "comm/device_backend.hpp"
 #include "comm/shm_meeting.hpp"
 #include "ddp/error.hpp"
 
@@ -19,13 +20,17 @@ Environment with_local_rank(int local_rank) {
   return environment;
 }
 
-std::string refusal(int local_rank, int visible) {
+std::string refusal(int local_rank, int visible, const std::optional<at::Device>& asked = std::nullopt) {
   try {
-    cuda_device_of(with_local_rank(local_rank), visible);
+    visible_device(with_local_rank(local_rank), at::kCUDA, visible, asked);
     return "no exception";
   } catch (const ConfigError& error) {
     return error.what();
   }
+}
+
+at::Device device_of(int local_rank, int visible, const std::optional<at::Device>& asked = std::nullopt) {
+  return visible_device(with_local_rank(local_rank), at::kCUDA, visible, asked);
 }
 
 class Backend : public ::testing::Test {
@@ -64,27 +69,40 @@ TEST_F(Backend, NcclIsKnownInBuildsThatHaveItAndAConfigErrorInOthers) {
 }
 
 TEST_F(Backend, OverGlooARankWorksOnTheCpu) {
-  EXPECT_EQ(take_device("gloo", with_local_rank(3)), at::Device(at::kCPU));
+  const auto choice = choose_device("gloo", with_local_rank(3), std::nullopt);
+  EXPECT_EQ(choice.device, at::Device(at::kCPU));
+  EXPECT_EQ(choice.engine, nullptr);
+  EXPECT_EQ(choice.host, "gloo");
 }
 
-TEST_F(Backend, ARankTakesTheCudaDeviceOfItsLocalRank) {
-  EXPECT_EQ(cuda_device_of(with_local_rank(0), 1), at::Device(at::kCUDA, 0));
-  EXPECT_EQ(cuda_device_of(with_local_rank(1), 4), at::Device(at::kCUDA, 1));
-  EXPECT_EQ(cuda_device_of(with_local_rank(3), 4), at::Device(at::kCUDA, 3));
+TEST_F(Backend, ARankTakesTheDeviceOfItsLocalRank) {
+  EXPECT_EQ(device_of(0, 1), at::Device(at::kCUDA, 0));
+  EXPECT_EQ(device_of(1, 4), at::Device(at::kCUDA, 1));
+  EXPECT_EQ(device_of(3, 4), at::Device(at::kCUDA, 3));
+}
+
+TEST_F(Backend, ARankThatSeesOneDeviceTakesIt) {  // as where a launcher sets CUDA_VISIBLE_DEVICES for each process
+  EXPECT_EQ(device_of(3, 1), at::Device(at::kCUDA, 0));
+}
+
+TEST_F(Backend, ARankTakesTheDeviceThatItAsksFor) {
+  EXPECT_EQ(device_of(0, 4, at::Device(at::kCUDA, 2)), at::Device(at::kCUDA, 2));
+  EXPECT_EQ(device_of(3, 4, at::Device(at::kCUDA)), at::Device(at::kCUDA, 3));  // any: that of its local rank
+  EXPECT_NE(refusal(0, 4, at::Device(at::kCUDA, 4)).find("there is no CUDA device 4: this process sees 4"),
+            std::string::npos);
 }
 
 TEST_F(Backend, ALocalRankWithoutADeviceIsAConfigErrorWithBothNumbers) {
   EXPECT_EQ(
       refusal(4, 4),
       "rank 5 of 8: init_process_group: local rank 4 has no CUDA device: this process sees 4; start one process a "
-      "device, or set LOCAL_RANK=0 where each process sees its own alone");
-  EXPECT_NE(refusal(1, 1).find("local rank 1 has no CUDA device: this process sees 1"), std::string::npos);
+      "device; several on one work with backend \"gloo\" or \"shm\" and ProcessGroupOptions::device");
 }
 
 TEST_F(Backend, NoDeviceAtAllIsAConfigErrorThatNamesTheBackendsOfTheCpu) {
   EXPECT_EQ(refusal(0, 0),
-            "rank 5 of 8: init_process_group: backend \"nccl\" needs a GPU, and this process sees no CUDA device; see "
-            "what nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; on the CPU, use \"auto\" or \"gloo\"");
+            "rank 5 of 8: init_process_group: this process sees no CUDA device, and is to work on one; see what "
+            "nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; on the CPU, use backend \"gloo\" or \"shm\"");
 }
 
 }  // namespace
