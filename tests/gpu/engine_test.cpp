@@ -7,7 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <chrono>
+#include <cstdio>
+#include <memory>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 

@@ -38,6 +38,7 @@ struct TwoStreamsImpl : torch::nn::Module {
     }
     end.block(current);
     aside.record_stream(current);
+    x.record_stream(side);
     return weights[0] * x + aside;
   }
   c10::cuda::CUDAStream side;
