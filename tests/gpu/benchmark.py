@@ -29,7 +29,8 @@ class Case:
         return "cpu" if self.on_cpu else "cuda:0" if self.shares_gpu else f"cuda:{rank}"
 
     def key(self, batches, options):
-        ranks = "1 rank" if self.world == 1 else f"{self.world} ranks{' on one GPU' if self.shares_gpu else ''}"
+        place = " on the CPU" if self.on_cpu else " on one GPU" if self.shares_gpu else ""
+        ranks = "1 rank" if self.world == 1 else f"{self.world} ranks{place}"
         return f"{self.model}, {ranks}, {self.backend}, batch x {batches}, {options}"
 
 
@@ -42,6 +43,12 @@ def all_cases(gpus):
     cases += [Case(model, 1, "nccl", False, all_options) for model in MODELS]
     cases.append(Case("mlp", 2, "gloo", True, [(1, "views"), (1, "no-views"), (1, "static")]))
     return cases
+
+
+def environment_of(rank, world):
+    """Variables of a rank. The ranks meet over a file, but for the address there has to be something."""
+    return {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1", "DDP_LOG_LEVEL": "warn"}
 
 
 class Bench:
@@ -87,10 +94,8 @@ class Bench:
             running = []
             for rank, command in enumerate(commands):
                 store = [store_option, f"{folder}/store"] if store_option else []
-                environment = {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "LOCAL_RANK": str(rank),
-                               "LOCAL_WORLD_SIZE": str(len(commands)), "OMP_NUM_THREADS": "1", "DDP_LOG_LEVEL": "warn"}
                 log = self.logs / f"{peer}_{case.model}_{case.world}_{len(self.runs)}_{rank}.log"
-                running.append(Running([*command, *steps, *store], limit, log, environment))
+                running.append(Running([*command, *steps, *store], limit, log, environment_of(rank, len(commands))))
             results = [process.wait() for process in running]
         lines = [json.loads(line) for line in results[0].output.splitlines() if line.startswith('{"peer"')]
         for key, line in zip(keys, lines):

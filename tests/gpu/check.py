@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import pathlib
-import py_compile
 import re
 import sys
 import time
@@ -70,7 +69,7 @@ class Check:
         return OK, ", ".join(gpu["name"] for gpu in self.gpus)
 
     def check_peer(self):
-        py_compile.compile(str(HERE / "peer_ddp.py"), cfile=os.devnull, doraise=True)
+        compile((HERE / "peer_ddp.py").read_text(), "peer_ddp.py", "exec")
         return OK, ""
 
     def configure(self):
@@ -86,7 +85,7 @@ class Check:
         kernels = re.search(r"CUDA kernels: .*", result.output)
         return OK, kernels.group(0)[:200] if kernels else ""
 
-    def compile(self):
+    def build_programs(self):
         result = self.build.build(build.jobs(), self.budget.of(2400 if self.dry else 330, 60))
         return (OK, "") if result.ok else (FAILED, result.why())
 
@@ -111,7 +110,8 @@ class Check:
             bench.ours(case)
             bench.theirs(case)
         rows = benchmark.ratios(bench.runs)
-        self.report.data["on_cpu"] = {"runs": bench.runs, "failures": bench.failures}
+        losses = [{"key": row["key"], "same_first_loss": row.get("same_first_loss")} for row in rows]
+        self.report.data["on_cpu"] = {"cases": losses, "failures": bench.failures}
         if bench.failures or bench.was_cut:
             return FAILED, bench.failures[0]["why"] if bench.failures else "there was no time for it"
         if self.build.torch.python is None:
@@ -179,7 +179,7 @@ class Check:
         self.attempt("peer script", self.check_peer)
         if not has_torch or not self.attempt("configure", self.configure):
             return self.report.finish()
-        self.attempt("build", self.compile)
+        self.attempt("build", self.build_programs)
         self.attempt("list of tests", self.list_tests)
         if self.dry:
             self.attempt("refusal without a GPU", self.fail_without_gpu)
@@ -206,4 +206,5 @@ def main():
     return Check(arguments).run()
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -60,4 +60,5 @@ def summary(result):
     failed = result["failed"] + result["did not end"] + result["not begun"]
     reasons = {re.search(r"not run: .*", result["words"].get(name, "not run: it was skipped")).group(0)
                if "not run: " in result["words"].get(name, "") else "skipped" for name in result["not run"]}
-    return ", ".join(failed), (f"{len(result['not run'])} tests: " + "; ".join(sorted(reasons)) if reasons else "")
+    named = ", ".join(failed[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
+    return named, (f"{len(result['not run'])} tests: " + "; ".join(sorted(reasons)) if reasons else "")
