@@ -117,6 +117,7 @@ struct Gpt : Network {
     positions->weight.normal_(0, 0.02);
   }
   torch::Tensor forward(torch::Tensor x) override {
+    if (places.device() != x.device()) places = places.to(x.device());
     x = tokens(x) + positions(places);
     for (auto& block : blocks) x = block(x);
     return nn::functional::linear(norm(x), tokens->weight);
@@ -139,7 +140,8 @@ struct Task {
   }
 };
 
-inline Task make_task(const std::string& model, int rank) {
+/// `batches`: as many times the batch that serves the CPU. All on `device`, made on the CPU.
+inline Task make_task(const std::string& model, int rank, std::int64_t batches = 1, at::Device device = at::kCPU) {
   Task task;
   torch::manual_seed(0);
   if (model == "mlp")
@@ -155,12 +157,15 @@ inline Task make_task(const std::string& model, int rank) {
     return torch::randint(classes, sizes, torch::kLong);
   };
   if (model == "gpt") {
-    task.input = labels(kVocabulary, {2, kSequence});
-    task.target = labels(kVocabulary, {2, kSequence});
+    task.input = labels(kVocabulary, {2 * batches, kSequence});
+    task.target = labels(kVocabulary, {2 * batches, kSequence});
   } else {
-    task.input = model == "mlp" ? torch::randn({32, 784}) : torch::randn({16, 3, 32, 32});
+    task.input = model == "mlp" ? torch::randn({32 * batches, 784}) : torch::randn({16 * batches, 3, 32, 32});
     task.target = labels(10, {task.input.size(0)});
   }
+  task.network->to(device);
+  task.input = task.input.to(device);
+  task.target = task.target.to(device);
   return task;
 }
 

@@ -3,11 +3,16 @@
 //   train --model mlp|resnet|gpt  --steps N  --warmup N  --no-views  --bucket-cap-mb X
 //         --static-graph  --find-unused  --overlap 0|1  --keep-memory 0|1  --no-broadcast-buffers
 //         --slow-rank R  --slow-by SHARE
+//         --device D  --backend NAME  --store-file PATH  --batches N  --block N
 //
 // --slow-rank: rank R computes for SHARE of its own step longer before each backward, 0.2 unless told.
+// --device: cuda for that of the rank, cuda:0 for one that all share. The end of a block of steps, of which each counts
+// as its part of the block's time, waits for what they have queued there; a block is one step on the CPU and ten else.
+// --batches: as many times the usual batch.
 //
 // A step: gradients to none, forward, cross-entropy, backward, SGD. One thread a rank unless OMP_NUM_THREADS says
 // otherwise. Its keys are those of the programs that compare.sh runs beside it.
+#include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -58,6 +63,19 @@ std::vector<Figures> of_all_ranks(const Figures& mine, ddp::ProcessGroup& group)
   return ranks;
 }
 
+std::shared_ptr<ddp::ProcessGroup> join(const Options& options) {
+  ddp::ProcessGroupOptions group;
+  group.backend = options.text("backend", group.backend);
+  group.store_file = options.text("store-file", {});
+  if (options.has("device")) group.device = at::Device(options.text("device", "cpu"));
+  return ddp::init_process_group(group);
+}
+
+// Until the device has done what was queued on it.
+void drain(at::Device device) {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
+
 ddp::DistributedDataParallelOptions options_of(const Options& options) {
   ddp::DistributedDataParallelOptions result;
   result.bucket_cap_mb = options.number("bucket-cap-mb", result.bucket_cap_mb);
@@ -70,42 +88,54 @@ ddp::DistributedDataParallelOptions options_of(const Options& options) {
   return result;
 }
 
-void print(const Options& options, const ddp::benchmarks::Task& task, const std::vector<double>& step_ms,
-           const std::vector<Figures>& ranks, double first_loss) {
+void print(const Options& options, const ddp::benchmarks::Task& task, const ddp::ProcessGroup& group,
+           const std::vector<double>& step_ms, const std::vector<Figures>& ranks, double first_loss) {
   std::int64_t elements = 0;
   const auto parameters = task.network->parameters();
   for (const auto& parameter : parameters) elements += parameter.numel();
   std::printf(R"({"peer": "ddp", "mode": "%s", "model": "%s", "world": %zu, "batch": %lld, "params": %lld, )"
               R"("tensors": %zu, "grad_mb": %.6g, "steps": %zu, "bucket_cap_mb": %g, )"
+              R"("device": "%s", "backend": "%s", "static_graph": %s, )"
               R"("ms_median": %.6g, "ms_p10": %.6g, "ms_p90": %.6g%s%s%s%s%s, )"
               R"("startup_process_s": %.4g, "startup_launch_s": %.4g, "loss_first": %.8g%s})"
               "\n",
               options.has("no-views") ? "no views" : "views", options.text("model", "mlp").c_str(), ranks.size(),
               static_cast<long long>(task.input.size(0)), static_cast<long long>(elements), parameters.size(),
               static_cast<double>(elements) * 4e-6, step_ms.size(), options_of(options).bucket_cap_mb,
-              quantile(step_ms, 0.5), quantile(step_ms, 0.1), quantile(step_ms, 0.9),
-              list("ms_median_ranks", ranks, median_ms).c_str(), list("ms_mean_ranks", ranks, mean_ms).c_str(),
-              list("rss_mb_ranks", ranks, peak_mb).c_str(), list("user_ms_step_ranks", ranks, user_ms).c_str(),
-              list("sys_ms_step_ranks", ranks, system_ms).c_str(), latest(ranks, process_s), latest(ranks, launch_s),
-              first_loss, list("loss_last_ranks", ranks, last_loss).c_str());
+              group.device().str().c_str(), std::string(group.backend()).c_str(),
+              options.has("static-graph") ? "true" : "false", quantile(step_ms, 0.5), quantile(step_ms, 0.1),
+              quantile(step_ms, 0.9), list("ms_median_ranks", ranks, median_ms).c_str(),
+              list("ms_mean_ranks", ranks, mean_ms).c_str(), list("rss_mb_ranks", ranks, peak_mb).c_str(),
+              list("user_ms_step_ranks", ranks, user_ms).c_str(), list("sys_ms_step_ranks", ranks, system_ms).c_str(),
+              latest(ranks, process_s), latest(ranks, launch_s), first_loss,
+              list("loss_last_ranks", ranks, last_loss).c_str());
 }
 
-// Runs the timed steps; returns what each took, in ms, and notes what they cost.
-std::vector<double> measure(const std::function<torch::Tensor()>& step, int steps, Figures& mine) {
+struct Steps {
+  std::function<torch::Tensor()> step;
+  int count;
+  int block;
+  at::Device device;
+};
+
+// Runs the timed steps; returns what a step of each block took, in ms, and notes what they cost.
+std::vector<double> measure(const Steps& steps, Figures& mine) {
   std::vector<double> step_ms;
   torch::Tensor loss;
   const auto before = Usage::of_process();
   const double start = now_s();
-  for (int i = 0; i < steps; ++i) {
-    const double step_start = now_s();
-    loss = step();
-    step_ms.push_back((now_s() - step_start) * 1e3);
+  for (int done = 0; done < steps.count; done += steps.block) {
+    const double block_start = now_s();
+    for (int i = 0; i < steps.block; ++i) loss = steps.step();
+    drain(steps.device);
+    step_ms.push_back((now_s() - block_start) / steps.block * 1e3);
   }
-  mine[mean_ms] = (now_s() - start) / steps * 1e3;
+  const int run = static_cast<int>(step_ms.size()) * steps.block;
+  mine[mean_ms] = (now_s() - start) / run * 1e3;
   const auto after = Usage::of_process();
   mine[median_ms] = quantile(step_ms, 0.5);
-  mine[user_ms] = (after.user_s - before.user_s) / steps * 1e3;
-  mine[system_ms] = (after.system_s - before.system_s) / steps * 1e3;
+  mine[user_ms] = (after.user_s - before.user_s) / run * 1e3;
+  mine[system_ms] = (after.system_s - before.system_s) / run * 1e3;
   mine[peak_mb] = after.peak_mb;
   mine[last_loss] = loss.item<double>();
   return step_ms;
@@ -120,8 +150,10 @@ void compute_until(double end) {
 void train(const Options& options) {
   const char* threads = std::getenv("OMP_NUM_THREADS");
   torch::set_num_threads(threads == nullptr ? 1 : std::atoi(threads));
-  const auto group = ddp::init_process_group();
-  const auto task = ddp::benchmarks::make_task(options.text("model", "mlp"), group->rank());
+  const auto group = join(options);
+  const auto device = group->device();
+  const auto task =
+      ddp::benchmarks::make_task(options.text("model", "mlp"), group->rank(), options.count("batches", 1), device);
   ddp::DistributedDataParallel model(task.network, group, options_of(options));
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01));
   const bool is_slow = options.count("slow-rank", -1) == group->rank();
@@ -141,10 +173,12 @@ void train(const Options& options) {
   mine[process_s] = ddp::benchmarks::since_process_start_s();
   mine[launch_s] = ddp::benchmarks::since_launch_s();
   for (int i = 1; i < options.count("warmup", 4); ++i) step();
+  drain(device);
   group->barrier();
-  const auto step_ms = measure(step, options.count("steps", task.steps), mine);
+  const int block = std::max(1, options.count("block", device.is_cpu() ? 1 : 10));
+  const auto step_ms = measure({step, options.count("steps", task.steps), block, device}, mine);
   const auto ranks = of_all_ranks(mine, *group);
-  if (group->rank() == 0) print(options, task, step_ms, ranks, first_loss);
+  if (group->rank() == 0) print(options, task, *group, step_ms, ranks, first_loss);
 }
 
 }  // namespace
@@ -153,6 +187,7 @@ int main(int count, char** arguments) {
   return ddp::run([&] {
     train(Options(count, arguments,
                   {"model", "steps", "warmup", "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap",
-                   "keep-memory", "no-broadcast-buffers", "slow-rank", "slow-by"}));
+                   "keep-memory", "no-broadcast-buffers", "slow-rank", "slow-by", "device", "backend", "store-file",
+                   "batches", "block"}));
   });
 }
