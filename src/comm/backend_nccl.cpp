@@ -10,7 +10,7 @@
 #include <torch/csrc/cuda/nccl.h>
 
 #include <cstdlib>
-#include <mutex>
+#include <numeric>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/backend.hpp"
@@ -33,6 +33,9 @@ void keep_the_process_alive() {
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::CleanUpOnly).c_str(), 0);
   ::setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 0);
   ::setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", 0);
+  // A record of each call, which the watchdog alone would retire; this library keeps its own.
+  ::setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", 0);
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 }
 
 std::string text_of_version(std::uint64_t version) {
@@ -53,6 +56,9 @@ std::string uuid_of(at::Device device) {
 c10::intrusive_ptr<ProcessGroupNCCL::Options> options_of(const BackendSetup& setup) {
   auto options = ProcessGroupNCCL::Options::create(setup.nccl.high_priority_stream);
   options->timeout = kBeyondAnyTimeout;
+  // split() looks them up, and knows them by itself for the first group of a process alone.
+  options->global_ranks_in_group.resize(static_cast<std::size_t>(setup.environment.world_size));
+  std::iota(options->global_ranks_in_group.begin(), options->global_ranks_in_group.end(), 0);
   return options;
 }
 

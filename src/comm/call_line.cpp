@@ -47,7 +47,7 @@ bool CallLine::begin_stages(Entry& entry) {
       if (!pending) continue;
       if (is_last) {
         if (entry.end.watch)
-          entry.end.watch->follow(state, pending, entry.end.is_recorded);
+          entry.end.watch->follow(state, pending, entry.end);
         else
           follow(state, *pending);
         return false;

@@ -2,6 +2,7 @@
 /// call_line.hpp: has calls enter the backend one after the other, in the order in which they were
 /// made, although a call needs an answer from the other ranks before its data can leave.
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "comm/work_state.hpp"
@@ -17,14 +19,17 @@ namespace ddp::comm {
 
 class DeviceWatch;
 
+/// Where a call ends that a device carries out.
+struct EndOnDevice {
+  std::shared_ptr<DeviceWatch> watch = nullptr;  ///< who learns of it; null: it ends on the host
+  std::optional<c10::Stream> stream = {};        ///< the caller's
+  bool is_recorded = false;                      ///< into a graph
+};
+
 /// Threads: all members are safe. Stages run on the caller's thread or on the backend's.
 class CallLine : public std::enable_shared_from_this<CallLine> {
  public:
   using Pending = c10::intrusive_ptr<c10d::Work>;
-  struct EndOnDevice {
-    std::shared_ptr<DeviceWatch> watch = nullptr;  ///< null: it ends on the host
-    bool is_recorded = false;                      ///< into a graph
-  };
   /// Starts one transfer; null where there is nothing to move. What it throws ends the call.
   using Stage = std::function<Pending()>;
 

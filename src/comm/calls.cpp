@@ -13,9 +13,9 @@
 namespace ddp {
 
 ProcessGroup::Impl::Route ProcessGroup::Impl::route(const at::Tensor& tensor) const {
-  if (tensor.is_cpu()) return {backend, reductions(), std::nullopt};
+  if (tensor.is_cpu() || !device_side) return {backend, reductions(), std::nullopt};
   const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  return {device_backend.get(), engine->reductions(size()), stream};
+  return {&device_side->backend(), engine->reductions(size()), stream};
 }
 
 void ProcessGroup::Impl::require_open(std::string_view operation) const {
@@ -54,8 +54,8 @@ Work ProcessGroup::Impl::start(Plan plan, const CallOptions& options) {
   auto state = std::make_shared<Work::State>(session, call, options.timeout.value_or(timeout));
   state->set_finish(std::move(plan.finish));
   const bool may_be_left = plan.is_signed && !comm::WaitsHere::lives();
-  comm::CallLine::EndOnDevice end;
-  if (plan.stream) end = {device_watch, engine->is_capturing(device)};
+  comm::EndOnDevice end;
+  if (plan.stream) end = {device_side->watch(), plan.stream, engine->is_capturing(device)};
   line->submit(state, stages_of(std::move(plan), call), std::move(end));
   if (may_be_left) session->go_on_alone();
   return Work(std::move(state));

@@ -59,9 +59,10 @@ bool ProcessGroup::Impl::all_reduce_at_once(at::Tensor& tensor, ReduceOp op, con
   if (tensor.nbytes() == 0 || tensor.nbytes() > most_bytes) return false;
   if (!comm::reduces_in_place(tensor, op, reductions())) return false;
   const Signature signature = signature_of_reduction(Operation::all_reduce, tensor, op);
-  return run_at_once({signature, options.label},
-                     shm->reduction_of(tensor, comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op, reductions()))),
-                     tensor, options);
+  return run_at_once(
+      {signature, options.label},
+      shm->reduction_of(tensor, comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op, reductions()))), tensor,
+      options);
 }
 
 Work ProcessGroup::all_reduce_async(at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
@@ -81,8 +82,13 @@ Plan together(std::vector<Plan> parts, c10d::Backend& backend) {
   auto plan = std::move(parts[0]);
   plan.begin = [parts, first = plan.begin, &backend](const Signatures& none) {
     backend.startCoalescing();
-    first(none);
-    for (std::size_t i = 1; i < parts.size(); ++i) parts[i].begin(none);
+    try {
+      first(none);
+      for (std::size_t i = 1; i < parts.size(); ++i) parts[i].begin(none);
+    } catch (...) {
+      backend.endCoalescing();  // else what this thread begins next would be part of it
+      throw;
+    }
     return backend.endCoalescing();
   };
   plan.finish = [parts, first = plan.finish] {
@@ -103,8 +109,8 @@ std::vector<Work> comm::PlannedCalls::all_reduce_each(ProcessGroup& group, std::
     plans.push_back(impl.all_reduce(tensor, op));
     plans.back().is_signed = false;
   }
-  if (plans.size() > 1 && impl.device_backend && impl.device_backend->supportsCoalescing()) {
-    auto plan = together(std::move(plans), *impl.device_backend);
+  if (plans.size() > 1 && impl.device_side && impl.device_side->backend().supportsCoalescing()) {
+    auto plan = together(std::move(plans), impl.device_side->backend());
     plans.clear();
     plans.push_back(std::move(plan));
   }
@@ -166,8 +172,8 @@ Work ProcessGroup::reduce_async(at::Tensor& tensor, int root, ReduceOp op, const
   comm::require_root(root, size(), "reduce");
   // Gloo uses the other ranks' memory as scratch.
   const auto way = impl_->route(tensor);
-  auto wire = rank() == root ? comm::wire_for_reduction(tensor, op, way.reductions)
-                             : wire_of_copy(tensor, op, way.reductions);
+  auto wire =
+      rank() == root ? comm::wire_for_reduction(tensor, op, way.reductions) : wire_of_copy(tensor, op, way.reductions);
   c10d::ReduceOptions details;
   details.rootRank = root;
   details.reduceOp = comm::to_c10d(comm::operation_on_wire(tensor.scalar_type(), op, way.reductions));
@@ -193,8 +199,8 @@ Work ProcessGroup::reduce_scatter_async(at::Tensor& output, const at::Tensor& in
   expected[0] *= size();
   if (input.sizes() != at::IntArrayRef(expected) || input.scalar_type() != output.scalar_type() ||
       input.device() != output.device())
-    throw std::logic_error("reduce_scatter: the input must be of the output's dtype and device and " + std::to_string(size()) +
-                           " times its first dimension: input " +
+    throw std::logic_error("reduce_scatter: the input must be of the output's dtype and device and " +
+                           std::to_string(size()) + " times its first dimension: input " +
                            comm::Signature(Operation::reduce_scatter, input).amount() + ", output " +
                            comm::Signature(Operation::reduce_scatter, output).amount());
   // All ranks get all sums, and each keeps its part: Gloo's own way, and the same bits as all_reduce.

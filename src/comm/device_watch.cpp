@@ -6,8 +6,11 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <future>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "comm/sessions.hpp"
@@ -21,6 +24,7 @@ namespace {
 constexpr int kPaceMilliseconds = 5;
 // Where graphs may run, of which nothing is known.
 constexpr int kSlowPaceMilliseconds = 200;
+constexpr std::chrono::seconds kAbortLimit{1};
 
 Descriptor event() {
   Descriptor made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -39,9 +43,10 @@ DeviceWatch::DeviceWatch(std::shared_ptr<const DeviceBackend> engine, at::Device
       wake_(event()),
       thread_("ddp-device", [this](int stop) { run(stop); }) {}
 
-void DeviceWatch::follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work, bool is_recorded) {
-  state->begun(work);
-  if (is_recorded) {
+void DeviceWatch::follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work,
+                         const EndOnDevice& end) {
+  state->begun(work, end.stream.value());
+  if (end.is_recorded) {
     state->complete(nullptr);
     if (has_recorded_.exchange(true)) return;
   } else {
@@ -115,13 +120,23 @@ void DeviceWatch::drop_first() {
   under_way_.pop_front();
 }
 
+// An engine may not come back from it, where graphs live that hold its calls.
 void DeviceWatch::abort_all() noexcept {
   if (!std::exchange(is_aborted_, true)) {
+    log::all.debug("the group is broken: what the device still waits for is aborted");
     try {
-      log::all.debug("the group is broken: what the device still waits for is aborted");
-      backend_->abort();
-    } catch (const std::exception& error) {
-      log::all.debug("it could not be aborted: {}", text_of(std::current_exception()));
+      const auto ended = std::make_shared<std::promise<void>>();
+      std::thread([backend = backend_, device = device_, ended] {
+        try {
+          c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+          backend->abort();
+        } catch (const std::exception&) {
+          log::all.debug("it could not be aborted: {}", text_of(std::current_exception()));
+        }
+        ended->set_value();
+      }).detach();
+      ended->get_future().wait_for(kAbortLimit);
+    } catch (const std::exception&) {  // no thread
     }
   }
   const auto aborted = std::make_exception_ptr(std::runtime_error("aborted, as the group is broken"));

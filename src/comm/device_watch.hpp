@@ -9,6 +9,7 @@
 
 #include "base/descriptor.hpp"
 #include "base/service_thread.hpp"
+#include "comm/call_line.hpp"
 #include "comm/device_backend.hpp"
 #include "comm/session.hpp"
 #include "comm/work_state.hpp"
@@ -27,7 +28,7 @@ class DeviceWatch {
 
   /// The call of `state` ends when `work` does. Calls end in the order in which they are given. One that is recorded
   /// into a graph has ended for the host; when the graph runs, all that is known is whether the group is whole.
-  void follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work, bool is_recorded);
+  void follow(std::shared_ptr<Work::State> state, c10::intrusive_ptr<c10d::Work> work, const EndOnDevice& end);
 
  private:
   struct Followed {

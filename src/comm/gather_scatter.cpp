@@ -47,6 +47,7 @@ struct Parts {
       const auto bytes = comm::bytes_of(results[i]);
       bytes.copy_(rows[i].narrow(0, 0, bytes.numel()));
     }
+    for (const auto& result : results) comm::keep_for_current_stream(result);
     rows.clear();
     return results;
   }

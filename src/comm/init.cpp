@@ -115,11 +115,11 @@ void ProcessGroup::Impl::connect(std::string_view part, const Impl* parent, cons
   const auto made = std::make_shared<Made>();
   const bool splits = parent && engine && engine->can_split();
   // A rank that leaves at once must not meet one that still connects, so nobody returns before all are there.
-  const auto meet = [made, setup = setup(), engine = engine, ranks, from = splits ? parent->device_backend : nullptr,
+  const auto meet = [made, setup = setup(), engine = engine, ranks, from = splits ? parent->device_side : nullptr,
                      name = host_backend] {
     made->host = comm::make_host_backend(name, setup);
     made->host->barrier()->wait();
-    if (engine) made->on_device = from ? engine->split(*from, setup, ranks) : engine->make(setup);
+    if (engine) made->on_device = from ? engine->split(from->backend(), setup, ranks) : engine->make(setup);
   };
   try {
     session->run_abandonable(part, timeout, meet);
@@ -130,9 +130,9 @@ void ProcessGroup::Impl::connect(std::string_view part, const Impl* parent, cons
   }
   owned_backend = std::move(made->host);
   backend = owned_backend.get();
-  device_backend = std::move(made->on_device);
-  if (device_backend) device_watch = std::make_shared<comm::DeviceWatch>(engine, device, device_backend, session);
-  backend_name = device_backend ? device_backend->getBackendName() : backend->getBackendName();
+  if (made->on_device)
+    device_side = std::make_shared<comm::DeviceSide>(engine, device, std::move(made->on_device), session);
+  backend_name = device_side ? device_side->backend().getBackendName() : backend->getBackendName();
   session->set_backend(backend_name);
   shm = dynamic_cast<comm::ShmBackend*>(backend);
   if (shm) session->set_progress(shm->engine());
@@ -140,8 +140,8 @@ void ProcessGroup::Impl::connect(std::string_view part, const Impl* parent, cons
 
 void ProcessGroup::Impl::help_to_split(std::string_view part, const std::vector<int>& ranks) const {
   if (!engine || !engine->can_split()) return;
-  session->run_abandonable(part, timeout, [setup = setup(), engine = engine, parent = device_backend, ranks] {
-    engine->split(*parent, setup, ranks);
+  session->run_abandonable(part, timeout, [setup = setup(), engine = engine, parent = device_side, ranks] {
+    engine->split(parent->backend(), setup, ranks);
   });
 }
 

@@ -1,14 +1,11 @@
 #include "ddp/process_group.hpp"
 
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <future>
 #include <stdexcept>
-#include <thread>
 
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
@@ -19,36 +16,8 @@ namespace {
 
 // What one rank may be behind the others at the end of a training; a broken group is not waited for.
 constexpr std::chrono::seconds kDrain{5};
-// The other ranks may have ended theirs, which an engine need not take well; so it is not waited for beyond the time
-// that others are.
-void end_in_order(c10::intrusive_ptr<c10d::Backend> engine, at::Device device) noexcept {
-  try {
-    const auto ended = std::make_shared<std::promise<void>>();
-    std::thread([engine = std::move(engine), device, ended]() mutable {
-      try {
-        c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
-        engine->shutdown();
-      } catch (const std::exception& error) {
-        log::all.debug("the device's engine could not be ended in order: {}", error.what());
-      }
-      engine.reset();
-      ended->set_value();
-    }).detach();
-    if (ended->get_future().wait_for(kDrain) != std::future_status::ready)
-      log::all.warn(
-          "the device's engine does not end, and is left alone: graphs that hold its calls have to be reset() before "
-          "the "
-          "group is shut down, and all ranks have to shut it down");
-  } catch (const std::exception& error) {
-    log::all.debug("the device's engine could not be ended in order: {}", error.what());
-  }
-}
-
-struct Kept {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  std::shared_ptr<comm::DeviceWatch> watch;
-};
-
+// What a device may still have to do after the last wait() of the host, whoever destroys the group.
+constexpr std::chrono::milliseconds kDeviceDrain{500};
 constexpr std::size_t kAlignment = 64;  // a cache line, and what vectorised reductions like
 
 }  // namespace
@@ -166,7 +135,7 @@ void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::mil
     release_backend();
     return;
   }
-  session->wait_idle(drain);
+  session->wait_idle(device_side ? std::max(drain, kDeviceDrain) : drain);
   session->leave();
   if (farewell.count() > 0) {
     const std::chrono::milliseconds broken = comm::kBrokenFarewell;
@@ -181,31 +150,21 @@ void ProcessGroup::Impl::close(std::chrono::milliseconds drain, std::chrono::mil
 // alone then, to the end of the process; so are those of a call that still runs, and all of them at exit.
 void ProcessGroup::Impl::release_backend() noexcept {
   if (!owned_backend) return;
-  release_device();
   if (!session->is_idle() || !session->is_sound() || comm::is_exiting()) {
-    comm::park(std::move(owned_backend), session);
+    comm::park(std::move(owned_backend), std::move(device_side), session);
   } else {
     session->set_progress(nullptr);
+    device_side.reset();
     owned_backend.reset();
   }
 }
 
-// Nothing runs on the device any more, so that its engine can be ended; else it is left alone, and so is its watch.
-void ProcessGroup::Impl::release_device() noexcept {
-  if (!device_backend) return;
-  if (!session->is_idle() || !session->is_sound() || comm::is_exiting()) {
-    comm::keep_for_ever(std::make_shared<Kept>(Kept{std::move(device_backend), std::move(device_watch)}));
-    return;
-  }
-  device_watch.reset();
-  end_in_order(std::move(device_backend), device);
-}
-
 at::Tensor ProcessGroup::Impl::registered_memory(std::int64_t bytes) const {
-  if (closed || !device_backend || !nccl.register_memory) return {};
+  if (closed || !device_side || !nccl.register_memory || session->health().breakage()) return {};
+  auto& engine_backend = device_side->backend();
   try {
-    if (!device_backend->supportsTensorAlloc(device.index())) return {};
-    return device_backend->allocateTensor(bytes, at::TensorOptions().dtype(at::kByte).device(device));
+    if (!engine_backend.supportsTensorAlloc(device.index())) return {};
+    return engine_backend.allocateTensor(bytes, at::TensorOptions().dtype(at::kByte).device(device));
   } catch (const std::exception& error) {
     log::detail(log::Subsystem::bucket, "no registered memory: {}", error.what());
     return {};

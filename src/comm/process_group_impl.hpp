@@ -18,7 +18,7 @@
 #include "comm/call_line.hpp"
 #include "comm/call_plan.hpp"
 #include "comm/device_backend.hpp"
-#include "comm/device_watch.hpp"
+#include "comm/device_side.hpp"
 #include "comm/session.hpp"
 #include "comm/signature.hpp"
 #include "comm/wire.hpp"
@@ -62,10 +62,9 @@ struct ProcessGroup::Impl {
   std::shared_ptr<const comm::DeviceBackend> engine;  ///< of the device; null on the CPU
   std::shared_ptr<comm::Session> session;
   c10::intrusive_ptr<c10d::Backend> owned_backend;  ///< until close()
-  c10d::Backend* backend = nullptr;  ///< null in a world of one; who is in a call may use it, see Calling
-  c10::intrusive_ptr<c10d::Backend> device_backend;  ///< for tensors on the device; null on the CPU; until close()
-  std::shared_ptr<comm::DeviceWatch> device_watch;   ///< beside it
-  comm::ShmBackend* shm = nullptr;   ///< the same where it is this one
+  c10d::Backend* backend = nullptr;               ///< null in a world of one; who is in a call may use it, see Calling
+  std::shared_ptr<comm::DeviceSide> device_side;  ///< for tensors on the device; null on the CPU; until close()
+  comm::ShmBackend* shm = nullptr;                ///< the same where it is this one
   int exceptions_at_birth = 0;
 
   std::mutex order;  ///< held while a call is numbered and lines up, so that both orders are the same
@@ -141,7 +140,6 @@ struct ProcessGroup::Impl {
   comm::ShmEngine::OnLabels comparison_of(const comm::Call& call) const;
   std::vector<comm::CallLine::Stage> signed_stages_of(Plan plan, const comm::Call& call);
   void release_backend() noexcept;
-  void release_device() noexcept;
   comm::BackendSetup setup() const;
 };
 

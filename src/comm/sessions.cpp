@@ -24,6 +24,7 @@ namespace {
 
 struct Parked {
   c10::intrusive_ptr<c10d::Backend> backend;
+  std::shared_ptr<DeviceSide> device_side;
   std::shared_ptr<Session> session;
 };
 
@@ -38,7 +39,6 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<Session>> sessions;
   std::vector<Parked> parked;
-  std::vector<std::shared_ptr<void>> kept;
   Attendants attendants;  // while there are sessions
   Origin latest;
   std::atomic<bool> exiting{false};
@@ -102,23 +102,29 @@ void on_exit() {
   registry().exiting = true;
 }
 
-// A call that nobody has waited for may still run on a parked backend's threads. They end here, for the exit destroys
-// what they use.
+// Those whose calls have all ended.
 void release_parked() noexcept {
   auto& all = registry();
-  std::vector<Parked> parked, released;
-  {
-    const std::lock_guard lock(all.mutex);
-    parked = all.parked;
-  }
-  for (const auto& one : parked)
-    if (one.session->is_sound()) one.session->wait_idle(kFarewell);
+  std::vector<Parked> released;  // destroyed after the lock is released
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.parked, [&](const Parked& one) {
     const bool is_over = one.session->is_sound() && one.session->is_idle();
     if (is_over) released.push_back(one);
     return is_over;
   });
+}
+
+// A call that nobody has waited for may still run on a parked backend's threads. They end before the exit destroys what
+// they use.
+void wait_for_parked() noexcept {
+  auto& all = registry();
+  std::vector<Parked> parked;
+  {
+    const std::lock_guard lock(all.mutex);
+    parked = all.parked;
+  }
+  for (const auto& one : parked)
+    if (one.session->is_sound()) one.session->wait_idle(kFarewell);
 }
 
 constexpr std::string_view kOrphanText = "an exception destroyed its process group";
@@ -140,6 +146,7 @@ void remember(const std::shared_ptr<Session>& session) {
 }
 
 void forget_ended() {
+  release_parked();
   auto& all = registry();
   std::vector<std::shared_ptr<Session>> ended;  // destroyed after the lock is released
   Attendants unused;                            // the same, for they take the lock
@@ -169,6 +176,7 @@ void leave_all() noexcept {
   fail_orphans();
   for (const auto& session : current())
     if (!session->has_left()) session->wait_idle(kFarewell);
+  wait_for_parked();
   release_parked();
   for (const auto& session : current()) session->leave();
   for (const auto& session : current())
@@ -181,16 +189,11 @@ void leave_all() noexcept {
   std::swap(unused, all.attendants);
 }
 
-void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session) {
+void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<DeviceSide> device_side,
+          std::shared_ptr<Session> session) {
   auto& all = registry();
   const std::lock_guard lock(all.mutex);
-  all.parked.push_back({std::move(backend), std::move(session)});
-}
-
-void keep_for_ever(std::shared_ptr<void> thing) {
-  auto& all = registry();
-  const std::lock_guard lock(all.mutex);
-  all.kept.push_back(std::move(thing));
+  all.parked.push_back({std::move(backend), std::move(device_side), std::move(session)});
 }
 
 bool is_exiting() noexcept { return registry().exiting; }

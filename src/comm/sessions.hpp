@@ -8,6 +8,7 @@
 #include <memory>
 #include <string_view>
 
+#include "comm/device_side.hpp"
 #include "comm/session.hpp"
 
 namespace ddp::comm {
@@ -21,7 +22,7 @@ constexpr std::chrono::seconds kBrokenFarewell{1};
 /// Keeps the session until it has been left, and installs the handlers for std::terminate and exit().
 void remember(const std::shared_ptr<Session>& session);
 
-/// Forgets what is over: sessions that this rank has left and whose others need it no more.
+/// Forgets what is over: sessions that this rank has left and whose others need it no more, and parked backends.
 void forget_ended();
 
 /// Fails the sessions that an exception has orphaned and whose text nobody will say any more.
@@ -34,12 +35,11 @@ void fail_all(std::string_view text) noexcept;
 /// others still need this rank.
 void leave_all() noexcept;
 
-/// Keeps a backend that cannot be destroyed, its threads with it: where calls of `session` still run, until they have
-/// ended and the process leaves; where it is broken, to the end of the process.
-void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Session> session);
-
-/// Keeps anything to the end of the process, and does not destroy it then.
-void keep_for_ever(std::shared_ptr<void> thing);
+/// Keeps a backend that cannot be destroyed, its threads with it, and what it has on a device, if anything: where calls
+/// of `session` still run, until they have ended and another group is made or the process leaves; where it is broken,
+/// to the end of the process.
+void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<DeviceSide> device_side,
+          std::shared_ptr<Session> session);
 
 /// The process is past its exit handlers, so that nothing may be destroyed that has threads.
 bool is_exiting() noexcept;

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_as_real.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cctype>
@@ -148,6 +149,11 @@ at::Tensor bytes_of(std::string_view text) {
   auto bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
   if (!text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
   return bytes;
+}
+
+void keep_for_current_stream(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return;
+  tensor.record_stream(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
 }
 
 std::string amount_of(std::int64_t elements, at::ScalarType type) {

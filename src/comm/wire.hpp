@@ -38,8 +38,8 @@ struct Reductions {
 };
 
 /// Half types travel as float and int16 as int32 where the backend does not take them (and for avg, which is not to be
-/// rounded twice, where the backend has none of its own), bool as uint8, complex as pairs. Errors: std::logic_error for a dtype and operation that do not go
-/// together.
+/// rounded twice, where the backend has none of its own), bool as uint8, complex as pairs. Errors: std::logic_error for
+/// a dtype and operation that do not go together.
 Wire wire_for_reduction(const at::Tensor& tensor, ReduceOp op, const Reductions& backend);
 /// Nothing but the tensor's own bytes is needed, before and after.
 bool reduces_in_place(const at::Tensor& tensor, ReduceOp op, const Reductions& backend);
@@ -52,6 +52,10 @@ Wire wire_of_bytes(const at::Tensor& tensor);
 /// The bytes of a dense tensor, uint8 [nbytes], sharing its memory.
 at::Tensor bytes_of(const at::Tensor& tensor);
 at::Tensor bytes_of(std::string_view text);
+
+/// The current stream works on `tensor`, of whatever stream its memory came from: the allocator is told. Nothing in the
+/// host's memory.
+void keep_for_current_stream(const at::Tensor& tensor);
 
 /// "64 floats"
 std::string amount_of(std::int64_t elements, at::ScalarType dtype);

@@ -1,5 +1,9 @@
 #include "ddp/work.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
 #include "comm/hang_report.hpp"
 #include "comm/text_of.hpp"
 #include "comm/work_state.hpp"
@@ -64,8 +68,11 @@ void Work::State::complete(std::exception_ptr error) noexcept {
   });
 }
 
-void Work::State::begun(c10::intrusive_ptr<c10d::Work> work) noexcept {
-  session_->health().update([&] { on_device_ = std::move(work); });
+void Work::State::begun(c10::intrusive_ptr<c10d::Work> work, const c10::Stream& stream) noexcept {
+  session_->health().update([&] {
+    on_device_ = std::move(work);
+    stream_ = stream;
+  });
 }
 
 void Work::State::complete_unseen(std::exception_ptr error) noexcept {
@@ -129,6 +136,7 @@ void Work::State::wait_until(Clock::time_point deadline, std::chrono::millisecon
     }
     // What a broken group has left on the device is no result.
     if (session_->health().breakage()) give_up(nullptr, limit);
+    return finish_on_device();
   }
   finish_once();
 }
@@ -150,9 +158,20 @@ void Work::State::give_up(const std::exception_ptr& error, std::chrono::millisec
 
 void Work::State::finish_once() {
   const std::lock_guard lock(finishing_);
-  if (!finish_) return;
-  finish_();
-  finish_ = nullptr;
+  if (finish_) std::exchange(finish_, nullptr)();
+}
+
+// What the first wait has queued on its stream belongs to the result that the others wait for. The memory that the call
+// has used is its own stream's, which so comes behind that, too.
+void Work::State::finish_on_device() {
+  const std::lock_guard lock(finishing_);
+  const auto current = c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
+  if (finished_) return finished_->block(current);
+  if (!finish_ && current == *stream_) return;
+  if (finish_) std::exchange(finish_, nullptr)();
+  finished_.emplace(stream_->device_type());
+  finished_->record(current);
+  if (current != *stream_) finished_->block(*stream_);
 }
 
 }  // namespace ddp

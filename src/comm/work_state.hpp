@@ -2,6 +2,8 @@
 /// work_state.hpp: one collective under way: it ends by completion, by a breakage of its group, or in time. One that
 /// was handed to a device is waited for there: the host goes on, and the current stream waits.
 
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
@@ -32,7 +34,8 @@ struct Work::State {
   void complete(std::exception_ptr error) noexcept;
 
   /// The device has it; wait() returns from now on once the current stream waits for `work`.
-  void begun(c10::intrusive_ptr<c10d::Work> work) noexcept;
+  /// `stream` is the one behind which it works, and whose memory it uses.
+  void begun(c10::intrusive_ptr<c10d::Work> work, const c10::Stream& stream) noexcept;
   /// Of such a call: the same as complete(), but an error breaks the group, for nobody may wait for this call any more.
   void complete_unseen(std::exception_ptr error) noexcept;
   /// Of such a call: it has lasted longer than its timeout, which is told to all.
@@ -49,6 +52,7 @@ struct Work::State {
   [[noreturn]] void give_up(const std::exception_ptr& error, std::chrono::milliseconds limit);
   void break_unseen(comm::Breakage breakage, std::chrono::milliseconds grace) noexcept;
   void finish_once();
+  void finish_on_device();
 
   const std::shared_ptr<comm::Session> session_;
   const comm::Call call_;
@@ -58,8 +62,10 @@ struct Work::State {
   Clock::time_point ended_;                   // under the health's lock
   std::exception_ptr error_;                  // under the health's lock
   c10::intrusive_ptr<c10d::Work> on_device_;  // under the health's lock
+  std::optional<c10::Stream> stream_;         // the same
   std::mutex finishing_;
   std::function<void()> finish_;
+  std::optional<c10::Event> finished_;  // on the stream of the first wait, which others come behind
 };
 
 }  // namespace ddp

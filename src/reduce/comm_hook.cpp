@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "comm/planned_calls.hpp"
-#include "reduce/stream_join.hpp"
+#include "comm/wire.hpp"
 
 namespace ddp {
 namespace {
@@ -29,7 +29,7 @@ class Compression : public CommHook {
       const at::NoGradGuard no_grad;
       work.wait();
       gradients.copy_(compressed);
-      keep_for_current_stream(compressed);
+      comm::keep_for_current_stream(compressed);
     };
   }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/planned_calls.hpp"
-#include "reduce/stream_join.hpp"
+#include "comm/wire.hpp"
 
 namespace ddp {
 
@@ -38,7 +38,7 @@ std::vector<std::size_t> LateGradients::exchange(ProcessGroup& group, const std:
   std::size_t next = 0;
   for (const auto i : anywhere) {
     buckets.view(i).add_(sums[next]);
-    keep_for_current_stream(sums[next++]);
+    comm::keep_for_current_stream(sums[next++]);
   }
   clear();
   return {anywhere.begin(), anywhere.end()};

@@ -25,8 +25,4 @@ void StreamJoin::join() {
   streams_.clear();
 }
 
-void keep_for_current_stream(const at::Tensor& tensor) {
-  if (!tensor.is_cpu()) tensor.record_stream(StreamJoin(tensor.device()).current());
-}
-
 }  // namespace ddp

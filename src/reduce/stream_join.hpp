@@ -1,7 +1,6 @@
 #pragma once
 /// stream_join.hpp: brings a stream behind others that have worked on the same memory.
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
@@ -25,9 +24,5 @@ class StreamJoin {
   c10::Device device_;
   std::vector<c10::Stream> streams_;
 };
-
-/// The current stream still works on `tensor`, of whatever stream its memory came from: the allocator is told. Nothing
-/// in the host's memory.
-void keep_for_current_stream(const at::Tensor& tensor);
 
 }  // namespace ddp

@@ -119,6 +119,23 @@ TEST_P(DeviceCollectives, ComeBehindWhatTheCallersStreamHasYetToDo) {
   });
 }
 
+// What the first wait has queued, copying back for one, is part of the result.
+TEST_P(DeviceCollectives, AreSeenByEachStreamThatWaitsForThem) {
+  on(2, [](ProcessGroup& group, at::Device device) {
+    auto& accelerator = fake_accelerator();
+    auto strided = torch::full({4, 4}, group.rank() + 1.0).to(device).t();
+    c10::Event given(device.type());
+    given.record(accelerator.stream(0, device));
+    const auto work = group.all_reduce_async(strided);
+    for (const int stream : {1, 2}) {
+      const c10::StreamGuard guard(accelerator.stream(stream, device));
+      given.block(accelerator.stream(stream, device));
+      work.wait();
+      EXPECT_TRUE(torch::equal((strided + 0).cpu(), torch::full({4, 4}, 3.0))) << stream;
+    }
+  });
+}
+
 TEST_P(DeviceCollectives, ATensorOfAnotherDeviceIsRefusedBeforeAnythingIsSent) {
   on(2, [](ProcessGroup& group, at::Device device) {
     auto other = torch::zeros({2}).to(at::Device(device.type(), static_cast<at::DeviceIndex>(3)));

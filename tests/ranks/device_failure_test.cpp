@@ -28,6 +28,15 @@ class DeviceFailure : public DeviceRanks {
   }
   static void nothing(ProcessGroupOptions&) {}
 
+  /// The group is broken: the device is told soon.
+  static void expect_abort() {
+    int aborts = 0;
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+         aborts == 0 && std::chrono::steady_clock::now() < end;)
+      aborts += fake_engine_calls("abort");
+    EXPECT_EQ(aborts, 1);
+  }
+
   /// Calls until the group is broken, as a training does that goes on without looking.
   static std::string text_of_breakage(ProcessGroup& group) {
     return error_of<Error>([&] {
@@ -48,7 +57,7 @@ TEST_F(DeviceFailure, ACallThatTheDeviceDoesNotEndTimesOutAndIsAborted) {
         group.all_reduce(tensor);  // returns: the host does not wait
         const auto text = text_of_breakage(group);
         EXPECT_NE(text.find("all_reduce #1"), std::string::npos) << text;
-        EXPECT_EQ(fake_engine_calls("abort"), 1);
+        expect_abort();
       });
   for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.output;
 }
@@ -76,11 +85,7 @@ TEST_F(DeviceFailure, WhatAGraphMayWaitForIsAbortedWhenARankDies) {
     group.barrier();
     if (group.rank() == 1) ::kill(::getpid(), SIGKILL);
     EXPECT_NE(text_of_breakage(group).find("rank 1 died"), std::string::npos);
-    int aborts = 0;
-    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-         aborts == 0 && std::chrono::steady_clock::now() < end;)
-      aborts += fake_engine_calls("abort");
-    EXPECT_EQ(aborts, 1);
+    expect_abort();
   });
   EXPECT_TRUE(outcomes[0].succeeded()) << outcomes[0].output;
 }
