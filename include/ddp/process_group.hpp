@@ -28,17 +28,17 @@ enum class ReduceOp { sum, avg, min, max, product };
 struct NcclOptions {
   /// Its kernels go before others that wait on the device, so that buckets are averaged while backward still computes.
   bool high_priority_stream = true;
-  /// Memory of allocate(), and so of the buckets, is registered with NCCL where the GPUs can make use of it. Off as long
-  /// as nobody has measured that it helps.
+  /// Memory of allocate(), and so of the buckets, is registered with NCCL where the GPUs can make use of it. Off as
+  /// long as nobody has measured that it helps.
   bool register_memory = false;
 };
 
 /// How a group is made. Every field has a default.
 struct ProcessGroupOptions {
-  /// "auto": the variable DDP_BACKEND where it is set; else NCCL where this build has it (DDP_WITH_NCCL) and the process
-  /// sees a GPU; else shared memory where all ranks are on one host and can have it, else Gloo. "shm", "gloo", "nccl":
-  /// that one. Over NCCL, tensors in the host's memory travel as they do on the CPU. Errors: ConfigError, on every rank,
-  /// where a backend that was named cannot be had.
+  /// "auto": the variable DDP_BACKEND where it is set; else NCCL where this build has it (DDP_WITH_NCCL) and the
+  /// process sees a GPU; else shared memory where all ranks are on one host and can have it, else Gloo. "shm", "gloo",
+  /// "nccl": that one. Over NCCL, tensors in the host's memory travel as they do on the CPU. Errors: ConfigError, on
+  /// every rank, where a backend that was named cannot be had.
   std::string backend = "auto";
   /// The device that the rank works on. Unset: over NCCL cuda:<LOCAL_RANK>, or the only one that the process sees; else
   /// the CPU. With "shm" or "gloo", tensors of another device than the CPU go through the host's memory: slower, but

@@ -43,7 +43,7 @@ at::Device visible_device(const Environment& environment, at::DeviceType type, i
 
 /// What carries tensors that are not in memory, and the device that a rank works on.
 struct DeviceChoice {
-  std::string host;  ///< for make_host_backend()
+  std::string host;                                  ///< for make_host_backend()
   std::shared_ptr<const DeviceBackend> engine = {};  ///< null: it works on the CPU
   at::Device device = at::kCPU;
 };
@@ -67,8 +67,8 @@ struct BackendSetup {
 };
 
 /// Collective. For tensors in memory, beside whatever engine choose_backend() has named; its own time limit is
-/// kBeyondAnyTimeout. "gloo", or shared memory where all ranks can have it, else Gloo, for which rank 0 says the reason.
-/// Errors: ConfigError on every rank where "shm" is wanted and not to be had.
+/// kBeyondAnyTimeout. "gloo", or shared memory where all ranks can have it, else Gloo, for which rank 0 says the
+/// reason. Errors: ConfigError on every rank where "shm" is wanted and not to be had.
 c10::intrusive_ptr<c10d::Backend> make_host_backend(std::string_view name, const BackendSetup& setup);
 
 /// LibTorch's Gloo. Blocks until all ranks are connected.

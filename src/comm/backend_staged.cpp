@@ -74,8 +74,8 @@ struct Doubles {
 
   explicit Doubles(const Tensors& tensors) : on_device(tensors) {
     for (const auto& tensor : tensors)
-      in_memory.push_back(at::empty(
-          tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).pinned_memory(tensor.numel() > 0)));
+      in_memory.push_back(
+          at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).pinned_memory(tensor.numel() > 0)));
   }
 };
 

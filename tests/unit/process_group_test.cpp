@@ -93,8 +93,9 @@ TEST(ProcessGroup, BackendsThatAreNotThereAreNamed) {
   options.environment = Environment{};
   options.backend = "nccl";
   expect_error<ConfigError>(
-      options, comm::kHasNccl ? "this process sees no CUDA device, and is to work on one"
-                              : "backend \"nccl\" is not in this build; configure it with DDP_WITH_NCCL, or use \"auto\"");
+      options, comm::kHasNccl
+                   ? "this process sees no CUDA device, and is to work on one"
+                   : "backend \"nccl\" is not in this build; configure it with DDP_WITH_NCCL, or use \"auto\"");
   options.backend = "mpi";
   expect_error<ConfigError>(options, "unknown backend \"mpi\"; known are \"auto\", \"gloo\", \"nccl\" and \"shm\"");
 }
