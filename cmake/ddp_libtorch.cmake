@@ -15,6 +15,11 @@ if(NOT Torch_DIR)
   return()
 endif()
 
+if(NOT EXISTS ${Torch_DIR}/TorchConfig.cmake)
+  set(DDP_TORCH_NOT_FOUND "Torch_DIR is ${Torch_DIR}, where no TorchConfig.cmake is: it is the folder share/cmake/Torch \
+of LibTorch; or give LibTorch's own as CMAKE_PREFIX_PATH")
+  return()
+endif()
 get_filename_component(DDP_TORCH_ROOT ${Torch_DIR}/../../.. REALPATH)
 if(NOT EXISTS ${DDP_TORCH_ROOT}/include/fmt/base.h OR NOT EXISTS ${DDP_TORCH_ROOT}/lib/libtorch_cpu.so)
   set(DDP_TORCH_NOT_FOUND "LibTorch at ${DDP_TORCH_ROOT} is not a shared build of version 2.11 or newer")

@@ -116,7 +116,8 @@ class NcclDeviceBackend final : public DeviceBackend {
     }
   }
 
-  bool is_capturing(at::Device) const override {
+  bool is_capturing(at::Device device) const override {
+    const c10::cuda::CUDAGuard guard(device);
     return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
   // A question to the device is otherwise an error while any thread records a graph.

@@ -230,7 +230,10 @@ class StagedDeviceBackend final : public DeviceBackend {
     const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(type_)].load();
     return guard == nullptr ? 0 : guard->deviceCount();
   }
-  void take(at::Device device) const override { c10::impl::VirtualGuardImpl(type_).setDevice(device); }
+  void take(at::Device device) const override {
+    c10::impl::VirtualGuardImpl(type_).setDevice(device);
+    at::empty({1}, at::TensorOptions().pinned_memory(true));  // what that needs of LibTorch then outlives the groups
+  }
   DeviceIdentity identity(at::Device) const override { return {}; }
   Reductions reductions(int ranks) const override { return {.ranks = ranks}; }
   c10::intrusive_ptr<c10d::Backend> make(const BackendSetup& setup) const override {

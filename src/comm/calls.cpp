@@ -8,6 +8,7 @@
 
 #include "base/thread_number.hpp"
 #include "comm/process_group_impl.hpp"
+#include "comm/sessions.hpp"
 #include "ddp/log.hpp"
 
 namespace ddp {
@@ -114,6 +115,7 @@ void add_transfers(Stages& stages, Plan plan, const std::shared_ptr<Signatures>&
   if (!plan.begin) return;
   stages.push_back(
       [signatures, session = group.session, ticket = call.ticket, begin = std::move(plan.begin), stream = plan.stream] {
+        if (stream && comm::is_leaving()) throw std::runtime_error("the process ends");
         const c10::OptionalStreamGuard behind_the_caller(stream);  // also on a thread of the backend
         session->recorder().start(ticket);
         return begin(*signatures);

@@ -89,6 +89,7 @@ bool DeviceWatch::look() {
       error = std::current_exception();
     }
     if (!is_over && !error) {
+      if (front->state->is_left_alone()) continue;
       expire_overdue();
       if (session_->health().breakage()) continue;
       return true;

@@ -41,7 +41,7 @@ struct Registry {
   std::vector<Parked> parked;
   Attendants attendants;  // while there are sessions
   Origin latest;
-  std::atomic<bool> exiting{false};
+  std::atomic<bool> leaving{false}, exiting{false};
   std::terminate_handler previous = nullptr;
   std::once_flag installed;
 };
@@ -97,6 +97,7 @@ void prepare_dumps() {
 }
 
 void on_exit() {
+  registry().leaving = true;
   leave_all();
   end_dump_thread();
   registry().exiting = true;
@@ -195,6 +196,8 @@ void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<DeviceSide>
   const std::lock_guard lock(all.mutex);
   all.parked.push_back({std::move(backend), std::move(device_side), std::move(session)});
 }
+
+bool is_leaving() noexcept { return registry().leaving; }
 
 bool is_exiting() noexcept { return registry().exiting; }
 

@@ -41,6 +41,8 @@ void leave_all() noexcept;
 void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<DeviceSide> device_side,
           std::shared_ptr<Session> session);
 
+/// The process ends: nothing new may begin on a device, for what that needs of LibTorch may be gone already.
+bool is_leaving() noexcept;
 /// The process is past its exit handlers, so that nothing may be destroyed that has threads.
 bool is_exiting() noexcept;
 

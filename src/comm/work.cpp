@@ -85,6 +85,16 @@ void Work::State::expire() noexcept {
   break_unseen({Breakage::Kind::timed_out, session_->origin().rank, std::move(text)}, {});
 }
 
+bool Work::State::is_left_alone() noexcept {
+  const auto obstacle = session_->health().obstacle(call_.number);
+  if (!obstacle) return false;
+  try {
+    session_->break_and_raise(*obstacle, call_.name());
+  } catch (const std::exception&) {
+  }
+  return true;
+}
+
 // The call that will tell of it is another one. A rank that has left did so after its own call, so that it is not why.
 void Work::State::break_unseen(Breakage breakage, std::chrono::milliseconds grace) noexcept {
   auto& health = session_->health();

@@ -41,6 +41,8 @@ struct Work::State {
   /// Of such a call: it has lasted longer than its timeout, which is told to all.
   bool is_overdue() const { return Clock::now() > deadline_; }
   void expire() noexcept;
+  /// The same where a rank has left without having made it: true if so.
+  bool is_left_alone() noexcept;
 
   void wait();
   void wait(std::chrono::milliseconds timeout);

@@ -164,7 +164,7 @@ void Reducer::Impl::begin(std::optional<std::size_t> arrived) {
   }
   is_shadow_ = false;
   start_round(options_.weight_by_samples ? own_samples_.value_or(0) : 1);
-  if (options_.weight_by_samples && !std::exchange(own_samples_, std::nullopt))
+  if (options_.weight_by_samples && !std::exchange(own_samples_, std::nullopt) && fault_.empty())
     fault_ = "weight_by_samples is on, but set_samples() was not called for this step";
   if (state_ == State::broken) return;
   keep_apart();
@@ -175,22 +175,20 @@ void Reducer::Impl::begin(std::optional<std::size_t> arrived) {
 }
 
 // What a graph records once is done in each replay: so the first steps, which find out, cannot be among it.
-void Reducer::Impl::require_capturable() {
-  if (!comm::PlannedCalls::is_capturing(*group_)) return;
-  if (!options_.static_graph)
-    throw std::logic_error("ddp: a step can be recorded into a graph with the option static_graph alone");
+std::string Reducer::Impl::why_not_recorded() const {
+  if (!comm::PlannedCalls::is_capturing(*group_)) return {};
+  if (!options_.static_graph) return "a step can be recorded into a graph with the option static_graph alone";
   if (!is_learned_ || !order_is_agreed_ || next_plan_)
-    throw std::logic_error(
-        "ddp: run at least two steps before one is recorded into a graph: in them the order of the gradients is found");
+    return "run at least two steps before one is recorded into a graph: in them the order of the gradients is found";
+  return {};
 }
 
 void Reducer::Impl::start_round(std::uint64_t weight) {
-  require_capturable();
+  fault_ = why_not_recorded();
   state_ = State::reducing;
   weight_.set_own(weight);
   record_->set(left_, is_shadow_ ? 1 : 0);
   if (next_plan_) use_plan(*std::exchange(next_plan_, std::nullopt));
-  fault_.clear();
   late_.clear();
   sparse_.clear();
   record_->lower_flags();

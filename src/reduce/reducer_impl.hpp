@@ -71,7 +71,7 @@ class Reducer::Impl {
   ReduceOp op() const {
     return !options_.comm_hook && comm::PlannedCalls::has_means(*group_) ? ReduceOp::avg : ReduceOp::sum;
   }
-  void require_capturable();
+  std::string why_not_recorded() const;
   bool tolerates_unused() const { return options_.find_unused_parameters || options_.static_graph; }
 
   // reducer_round.cpp

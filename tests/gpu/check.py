@@ -192,7 +192,7 @@ class Check:
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="check.sh")
+    parser = argparse.ArgumentParser(prog="check.sh", allow_abbrev=False)
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--build", default=str(ROOT / "build" / "gpu"))
     parser.add_argument("--out")

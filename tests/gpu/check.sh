@@ -13,7 +13,7 @@
 #   --pack    copies headers that the build needs from Debian's packages into FOLDER, for a machine that lacks them:
 #             carry it with the checkout and set DDP_GPU_DEPS=FOLDER there
 #
-# torch is the one of Torch_DIR, of CMAKE_PREFIX_PATH, or of python3. The last line says what passed, what failed
+# torch is the one of Torch_DIR, of CMAKE_PREFIX_PATH, of python3, or that which cmake/bootstrap.sh has installed. The last line says what passed, what failed
 # and what was not run. Exit code: 0 all was run and passed; 1 something failed; 77 nothing failed, but something was
 # not run, as where no GPU is there; --dry: 0 or 1.
 set -euo pipefail

@@ -97,6 +97,8 @@ def find_torch(cached=None):
         if objection is None:
             return torch
         objections.append(f"that of {source} in {root} {objection}")
+        if source == "Torch_DIR":  # what was named is taken, or nothing
+            break
     raise Missing("no CUDA build of torch 2.11 or newer: " + ("; ".join(objections) or "none was found")
                   + ". Set Torch_DIR to the folder of its TorchConfig.cmake, or have python3 import it")
 

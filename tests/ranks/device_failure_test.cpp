@@ -3,8 +3,11 @@
 #include <torch/torch.h>
 
 #include <unistd.h>
-#include <csignal>
 
+#include <csignal>
+#include <cstdlib>
+
+#include "comm/planned_calls.hpp"
 #include "support/device_ranks.hpp"
 #include "support/thrown.hpp"
 
@@ -115,6 +118,40 @@ TEST_F(DeviceFailure, ADeadRankIsNamedAndWhatTheDeviceWaitsForIsAborted) {
     });
     for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.rank == 1 || outcome.succeeded()) << way << outcome.output;
   }
+}
+
+TEST_F(DeviceFailure, ARankThatLeftInOrderIsNamedByACallThatItHasNotMade) {
+  for (const std::string way : {"fake", "gloo", "shm"}) {
+    const auto outcomes = observe(2, way, nothing, [](ProcessGroup& group) {
+      auto tensor = torch::ones({8}).to(group.device());
+      group.all_reduce(tensor);
+      if (group.rank() == 1) return;
+      const auto text = error_of<PeerLostError>([&] {
+        for (;;) comm::PlannedCalls::all_reduce(group, tensor).wait();  // no ranks compare anything, as with buckets
+      });
+      EXPECT_NE(text.find("rank 1 left the group after call #1"), std::string::npos) << text;
+    });
+    for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << way << outcome.output;
+  }
+}
+
+TEST_F(DeviceFailure, AProcessMayEndWithCallsUnderWay) {
+  for (const std::string way : {"fake", "gloo", "shm"})
+    for (const bool exits : {true, false}) {
+      const auto outcomes = observe_ranks(2,
+                                          [&](const Environment& environment) {
+                                            auto group = init_process_group(options_for(way, environment));
+                                            for (int i = 0; i < 10; ++i) {
+                                              auto tensor = torch::ones({1000}).to(group->device());
+                                              static_cast<void>(group->all_reduce_async(tensor));
+                                            }
+                                            if (exits) std::exit(0);
+                                            group.reset();
+                                          },
+                                          {.run_exit_handlers = true});
+      for (const auto& outcome : outcomes)
+        EXPECT_TRUE(outcome.succeeded()) << way << outcome.ending() << outcome.output;
+    }
 }
 
 TEST_F(DeviceFailure, TwoRanksOnOneDeviceAreRefusedOnBothWithTheWayOut) {
