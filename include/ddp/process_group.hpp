@@ -87,8 +87,9 @@ struct PlannedCalls;
 /// Tensors: on device() or in the host's memory, alike on all ranks; any strides, no elements included; results are
 /// written in place.
 /// Devices: a call on a device's tensors waits for the current stream, and wait() has the stream that is current then
-/// wait for the result; the host waits for neither. A failure that shows on the device alone breaks the group, and what
-/// the device waits for is aborted. Messages, and byte strings, always go through the host's memory.
+/// wait for the result. The host does not wait for the device, but in wait() for the other hosts to have made the call,
+/// and over "gloo" and "shm" for the result. A failure that shows on the device alone breaks the group, and what the
+/// device waits for is aborted. Messages, and byte strings, always go through the host's memory.
 /// Errors: see Work::wait(); std::logic_error for misuse that one rank can see, before it sends. A broken group throws
 /// the same error again at every later call. Lifetime: shared. The destructor says goodbye without waiting; shutdown()
 /// waits a little.

@@ -1,5 +1,8 @@
 #include "comm/backend.hpp"
 
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
 #include <cstdlib>
 
 #include "comm/backend_shm.hpp"
@@ -54,11 +57,13 @@ at::Device visible_device(const Environment& environment, at::DeviceType type, i
                           const std::optional<at::Device>& asked) {
   const Origin origin{environment.rank, environment.world_size};
   const std::string kind = type == at::kCUDA ? "CUDA" : c10::DeviceTypeName(type, true);
-  if (visible < 1)
-    throw ConfigError(origin, kPart, "this process sees no " + kind + " device, and is to work on one",
-                      type == at::kCUDA ? "see what nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; on the "
-                                          "CPU, use backend \"gloo\" or \"shm\""
-                                        : "");
+  if (visible < 1) {
+    const bool is_built = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(type)].load() != nullptr;
+    std::string remedy = is_built ? "" : "this LibTorch is built without " + kind + "; ";
+    if (is_built && type == at::kCUDA) remedy = "see what nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; ";
+    remedy += asked ? "for the CPU, leave out ProcessGroupOptions::device" : "for the CPU, use \"gloo\" or \"shm\"";
+    throw ConfigError(origin, kPart, "this process sees no " + kind + " device, and is to work on one", remedy);
+  }
   const bool is_chosen = asked && asked->has_index();
   const int number = is_chosen ? asked->index() : visible == 1 ? 0 : environment.local_rank;
   if (number < 0 || number >= visible)
@@ -81,6 +86,8 @@ DeviceChoice choose_device(std::string_view backend, const Environment& environm
                       "leave the device out, or use backend \"gloo\" or \"shm\"");
   std::string host(engine ? "auto" : backend);
   if (!engine && (!asked || asked->is_cpu())) return {std::move(host)};
+  if (!engine && !at::isAccelerator(asked->type()))
+    throw ConfigError(origin, kPart, "no rank can work on the device " + asked->str(), "leave it out, or name a GPU");
   if (!engine) engine = staged_device_backend(asked->type(), host);
   const auto device = visible_device(environment, engine->type(), engine->visible(), asked);
   engine->take(device);

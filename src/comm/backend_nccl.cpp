@@ -43,10 +43,12 @@ std::string text_of_version(std::uint64_t version) {
   return part(32) + '.' + part(16) + '.' + part(0);
 }
 
-// "GPU-8c1f2a..." as nvidia-smi -L shows it.
+// "GPU-8c1f2a03-...", as nvidia-smi -L shows it.
 std::string uuid_of(at::Device device) {
-  std::string text = "GPU-";
+  std::string text = "GPU";
+  std::size_t count = 0;
   for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
+    if (const auto i = count++; i == 0 || (i >= 4 && i <= 10 && i % 2 == 0)) text += '-';
     text += "0123456789abcdef"[static_cast<unsigned char>(byte) >> 4];
     text += "0123456789abcdef"[static_cast<unsigned char>(byte) & 15];
   }

@@ -89,8 +89,7 @@ bool DeviceWatch::look() {
       error = std::current_exception();
     }
     if (!is_over && !error) {
-      if (front->state->is_left_alone()) continue;
-      expire_overdue();
+      end_hopeless();
       if (session_->health().breakage()) continue;
       return true;
     }
@@ -105,15 +104,17 @@ std::optional<DeviceWatch::Followed> DeviceWatch::first() {
   return under_way_.empty() ? std::nullopt : std::optional(under_way_.front());
 }
 
-// Of all, for a later one may have less time.
-void DeviceWatch::expire_overdue() {
-  std::shared_ptr<Work::State> overdue;
+// Asks all, for a later one may have less time, and a rank that has left may have made the first one.
+void DeviceWatch::end_hopeless() {
+  std::deque<Followed> all;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& followed : under_way_)
-      if (!overdue && followed.state->is_overdue()) overdue = followed.state;
+    all = under_way_;
   }
-  if (overdue) overdue->expire();
+  for (const auto& followed : all) {
+    if (followed.state->is_left_alone()) return;
+    if (followed.state->is_overdue()) return followed.state->expire();
+  }
 }
 
 void DeviceWatch::drop_first() {

@@ -39,7 +39,7 @@ class DeviceWatch {
   /// True while calls are under way.
   bool look();
   std::optional<Followed> first();
-  void expire_overdue();
+  void end_hopeless();
   void drop_first();
   void abort_all() noexcept;
 

@@ -79,15 +79,41 @@ void look_for_room(int ranks) {
   if (const auto text = comm::too_little_room("/dev/shm", ranks); !text.empty()) log::warn("{}", text);
 }
 
+// The other ranks wait for this one, so it meets them to say why it does not take part.
+void tell_of(const ConfigError& error, const ProcessGroup::Impl& impl, const ProcessGroupOptions& options) {
+  std::string line = error.what();
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  try {
+    comm::Session::join(impl.environment, {options.store_file, options.backend, {}, line}, impl.timeout);
+  } catch (const Error&) {  // they have heard it, or cannot be met
+  }
+}
+
 // What the ranks compare when they meet.
 comm::Session::Rendezvous rendezvous_of(const ProcessGroup::Impl& impl, const std::string& backend,
                                         const std::string& store_file) {
-  comm::Session::Rendezvous meeting{store_file, backend, {}};
+  comm::Session::Rendezvous meeting{store_file, backend, {}, {}};
   if (!impl.engine) return meeting;
   if (impl.engine->name() == impl.host_backend)
     meeting.backend += std::string(" on ") + c10::DeviceTypeName(impl.device.type(), true);
   meeting.device = impl.engine->identity(impl.device);
   return meeting;
+}
+
+// Before anything touches another device. Gives the backend's name.
+std::string choose(ProcessGroup::Impl& impl, const ProcessGroupOptions& options) {
+  try {
+    const auto wanted = comm::choose_backend(options.backend, impl.environment, options.device);
+    auto choice = comm::choose_device(wanted, impl.environment, options.device);
+    impl.host_backend = std::move(choice.host);
+    impl.engine = std::move(choice.engine);
+    impl.device = choice.device;
+    impl.nccl = options.nccl;
+    return wanted;
+  } catch (const ConfigError& error) {
+    if (impl.environment.world_size > 1) tell_of(error, impl, options);
+    throw;
+  }
 }
 
 void introduce(const Environment& environment, const std::string& host) {
@@ -154,12 +180,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   impl->timeout = timeout_of(options);
   const auto warn_after = warn_after_of(options);
   static_cast<void>(comm::dump_signals_are_wanted());  // a senseless value is an error now, not once the ranks have met
-  const auto wanted = comm::choose_backend(options.backend, impl->environment, options.device);
-  auto choice = comm::choose_device(wanted, impl->environment, options.device);  // before anything touches another one
-  impl->host_backend = std::move(choice.host);
-  impl->engine = std::move(choice.engine);
-  impl->device = choice.device;
-  impl->nccl = options.nccl;
+  const auto wanted = choose(*impl, options);
   introduce(impl->environment, {});
   if (impl->environment.world_size == 1) {
     impl->backend_name = "none";
@@ -174,6 +195,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
     impl->connect(kPart);
   }
   share_cores(ranks_here(impl->session->arrivals(), impl->environment.rank));
+  if (comm::kHasNccl && wanted == "auto" && !options.device)
+    log::info("this process sees no GPU, so the ranks work on the CPU");
   comm::log_summary(impl->session->arrivals(),
                     impl->backend_name + (impl->engine ? " on " + impl->device.str() : std::string()));
   return std::make_shared<ProcessGroup>(std::move(impl));

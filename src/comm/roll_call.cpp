@@ -29,7 +29,8 @@ std::string packed(const Arrival& arrival) {
        << arrival.watch_token << '\n'
        << arrival.backend << '\n'
        << arrival.device.device << '\n'
-       << arrival.device.library << '\n';
+       << arrival.device.library << '\n'
+       << arrival.trouble << '\n';
   return text.str();
 }
 
@@ -38,7 +39,8 @@ Arrival unpacked(const std::string& text) {
   std::istringstream stream(text);
   stream >> arrival.rank >> arrival.world_size >> arrival.host >> arrival.pid >> arrival.watch_port;
   stream.ignore();
-  for (auto* const line : {&arrival.watch_token, &arrival.backend, &arrival.device.device, &arrival.device.library})
+  for (auto* const line :
+       {&arrival.watch_token, &arrival.backend, &arrival.device.device, &arrival.device.library, &arrival.trouble})
     std::getline(stream, *line);
   return arrival;
 }
@@ -127,6 +129,7 @@ void RollCall::check(const Arrival& arrival) const {
   const auto who = [](const Arrival& one) {
     return "rank " + std::to_string(one.rank) + " (" + one.host + ", process " + std::to_string(one.pid) + ')';
   };
+  if (!arrival.trouble.empty()) refuse(who(arrival) + " cannot take part: " + arrival.trouble, "");
   if (const auto before = here_.find(arrival.rank); before != here_.end()) {
     refuse("rank " + std::to_string(arrival.rank) + " came twice: " + who(before->second) + " and " + who(arrival),
            "give each process its own RANK; where a store file is used, remove what an earlier run has left");
@@ -134,7 +137,8 @@ void RollCall::check(const Arrival& arrival) const {
   if (const auto first = here_.begin(); first != here_.end() && first->second.backend != arrival.backend) {
     const auto backend_of = [&](const Arrival& one) { return who(one) + " has \"" + one.backend + '"'; };
     refuse("the ranks have different backends: " + backend_of(first->second) + ", " + backend_of(arrival),
-           "give all ranks the same backend, and the same DDP_BACKEND");
+           "give all ranks the same backend, and the same DDP_BACKEND; of \"auto\" becomes \"nccl\" where a rank sees "
+           "a GPU");
   }
   check_device(arrival);
   if (arrival.world_size == environment_.world_size) return;

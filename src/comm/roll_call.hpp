@@ -26,6 +26,7 @@ struct Arrival {
   std::string watch_token = {};  ///< rank 0: its WatchHub's
   std::string backend = {};      ///< as the rank has asked for it
   DeviceIdentity device = {};    ///< on which it works
+  std::string trouble = {};      ///< why it cannot take part; a line
 };
 
 class RollCall {

@@ -84,8 +84,8 @@ std::shared_ptr<Session> Session::join(const Environment& environment, const Ren
   const Quiet quiet;  // where rank 0 has gone, its reason is what counts, not that its store does not answer
   std::shared_ptr<Session> session(new Session(origin_of(environment), all_ranks(environment)));
   session->store_ = open_store(environment, meeting.store_file, timeout);
-  Arrival self{environment.rank, environment.world_size, host_name(), ::getpid(), 0, {},
-               meeting.backend,  meeting.device};
+  Arrival self{environment.rank, environment.world_size, host_name(),    ::getpid(), 0, {},
+               meeting.backend,  meeting.device,         meeting.trouble};
   if (environment.rank == 0) session->open_hub(self, environment);
 
   RollCall roll(session->store_, environment, meeting_place(environment, meeting.store_file));

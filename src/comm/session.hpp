@@ -36,7 +36,8 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Rendezvous {
     std::string store_file;
     std::string backend;
-    DeviceIdentity device;  ///< empty: of no device
+    DeviceIdentity device;     ///< empty: of no device
+    std::string trouble = {};  ///< see Arrival; then it ends in a ConfigError on all ranks
   };
   /// Collective. Meets the other ranks and puts a watch over them.
   static std::shared_ptr<Session> join(const Environment& environment, const Rendezvous& meeting,

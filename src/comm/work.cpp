@@ -178,7 +178,8 @@ void Work::State::finish_on_device() {
   const auto current = c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
   if (finished_) return finished_->block(current);
   if (!finish_ && current == *stream_) return;
-  if (finish_) std::exchange(finish_, nullptr)();
+  const auto finish = std::exchange(finish_, nullptr);  // with the memory, which must not go before the end
+  if (finish) finish();
   finished_.emplace(stream_->device_type());
   finished_->record(current);
   if (current != *stream_) finished_->block(*stream_);

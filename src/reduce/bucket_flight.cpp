@@ -15,26 +15,26 @@ void BucketFlight::start(BucketSet& buckets) {
     stats_.buckets[b].bytes = buckets[b].bytes();
     stats_.buckets[b].parameters = buckets.plan()[b].size();
   }
-  times_.reset();
-  if (group_->device().is_cpu() || comm::PlannedCalls::is_capturing(*group_)) return;
-  times_.emplace(group_->device(), buckets.size());
+  is_timed_ = !group_->device().is_cpu() && !comm::PlannedCalls::is_capturing(*group_);
+  if (!is_timed_) return;
+  if (!times_ || times_->buckets() != buckets.size()) times_.emplace(group_->device(), buckets.size());
   times_->mark_start();
 }
 
 void BucketFlight::mark_full(std::size_t bucket) {
   stats_.buckets[bucket].full = elapsed();
-  if (times_) times_->mark_full(bucket);
+  if (is_timed_) times_->mark_full(bucket);
 }
 
 void BucketFlight::mark_backward_done() {
   stats_.backward = elapsed();
-  if (times_) times_->mark_backward_done();
+  if (is_timed_) times_->mark_backward_done();
 }
 
 void BucketFlight::launch(BucketSet& buckets, std::size_t bucket) {
   buckets[bucket].settle();
   stats_.buckets[bucket].launched = elapsed();
-  if (times_) times_->mark_launched(bucket);
+  if (is_timed_) times_->mark_launched(bucket);
   auto& flat = buckets[bucket].flat();
   const auto& label = buckets.label(bucket);
   if (hook_)
@@ -52,7 +52,7 @@ void BucketFlight::wait() {
     if (leg.complete) leg.complete();
     leg.work.wait();
     if (leg.bucket == LaunchQueue::kNoBucket) continue;
-    if (times_) times_->mark_ended(leg.bucket, leg.work);
+    if (is_timed_) times_->mark_ended(leg.bucket, leg.work);
     const auto ended = leg.work.completed_at();
     stats_.buckets[leg.bucket].done = ended ? *ended - start_ : elapsed();
   }
@@ -62,14 +62,14 @@ void BucketFlight::wait() {
 void BucketFlight::mark_done(std::int64_t step) {
   stats_.step = step;
   stats_.exposed = elapsed() - stats_.backward;
-  if (times_) times_->mark_means_there();
+  if (is_timed_) times_->mark_means_there();
   std::swap(last_, stats_);
-  last_times_ = std::exchange(times_, std::nullopt);
+  std::swap(last_times_, times_);
+  is_last_timed_ = std::exchange(is_timed_, false);
 }
 
 const ReducerStats& BucketFlight::last() {
-  if (last_times_) last_times_->fill(last_);
-  last_times_.reset();
+  if (std::exchange(is_last_timed_, false)) last_times_->fill(last_);
   return last_;
 }
 

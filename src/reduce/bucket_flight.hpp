@@ -53,7 +53,8 @@ class BucketFlight {
   Clock::time_point start_;
   ReducerStats stats_;  // of the round under way
   ReducerStats last_;
-  std::optional<DeviceTimes> times_, last_times_;  // on a device, until they are asked for
+  std::optional<DeviceTimes> times_, last_times_;  // on a device
+  bool is_timed_ = false, is_last_timed_ = false;  // the latter: and not asked for yet
 };
 
 }  // namespace ddp

@@ -21,15 +21,23 @@ DeviceTimes::DeviceTimes(c10::Device device, std::size_t buckets)
 
 c10::Stream DeviceTimes::current() const { return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_); }
 
+void DeviceTimes::mark_start() {
+  for (auto& marks : buckets_) marks.has_been_full = false;
+  start_.record(current());
+}
+
+void DeviceTimes::mark_full(std::size_t bucket) {
+  buckets_[bucket].full.record(current());
+  buckets_[bucket].has_been_full = true;
+}
+
 void DeviceTimes::mark_ended(std::size_t bucket, const Work& work) {
   const c10::StreamGuard on_waiting(waiting_);
   work.wait();
   buckets_[bucket].ended.record(waiting_);
 }
 
-// A bucket that no gradient was awaited for was never full.
 std::chrono::nanoseconds DeviceTimes::since_start(const c10::Event& event) const {
-  if (!event.was_marked_for_recording()) return {};
   start_.synchronize();
   event.synchronize();
   const std::chrono::duration<double, std::milli> elapsed(start_.elapsedTime(event));
@@ -38,7 +46,7 @@ std::chrono::nanoseconds DeviceTimes::since_start(const c10::Event& event) const
 
 void DeviceTimes::fill(ReducerStats& stats) const {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    stats.buckets[b].full = since_start(buckets_[b].full);
+    if (buckets_[b].has_been_full) stats.buckets[b].full = since_start(buckets_[b].full);
     stats.buckets[b].launched = since_start(buckets_[b].launched);
     stats.buckets[b].done = since_start(buckets_[b].ended);
   }

@@ -20,8 +20,10 @@ class DeviceTimes {
  public:
   DeviceTimes(c10::Device device, std::size_t buckets);
 
-  void mark_start() { start_.record(current()); }
-  void mark_full(std::size_t bucket) { buckets_[bucket].full.record(current()); }
+  std::size_t buckets() const { return buckets_.size(); }
+  /// The marks of an earlier round are forgotten.
+  void mark_start();
+  void mark_full(std::size_t bucket);
   void mark_launched(std::size_t bucket) { buckets_[bucket].launched.record(current()); }
   /// On a stream of its own that waits for the communication alone. `work` has been waited for before.
   void mark_ended(std::size_t bucket, const Work& work);
@@ -34,6 +36,7 @@ class DeviceTimes {
  private:
   struct Marks {
     c10::Event full, launched, ended;
+    bool has_been_full = false;
   };
   c10::Stream current() const;
   std::chrono::nanoseconds since_start(const c10::Event& event) const;

@@ -32,10 +32,14 @@ print(json.dumps([{"name": p.name, "memory_gb": round(p.total_memory / 2**30, 1)
 def gpus_here(python, logs):
     """A list with one entry for each GPU that this process may use. torch is asked first, then the driver's program."""
     if python:
-        result = run([python, "-c", ASK_TORCH], 90, logs / "gpus.log", {"PYTHONWARNINGS": "ignore"})
+        result = run([python, "-c", ASK_TORCH], 90, logs / "gpus.log")
         lines = [line for line in result.output.splitlines() if line.startswith("[")]
         if result.ok and lines:
             return json.loads(lines[-1])
+    return of_driver()
+
+
+def of_driver():
     fields = found.output_of(["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"])
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
@@ -64,6 +68,8 @@ class Check:
         self.gpus = gpus_here(self.build.torch.python if self.build else None, self.logs)
         self.report.data["gpu"] = self.gpus or None
         self.report.has_no_gpu = not self.gpus
+        if not self.gpus and (shown := of_driver()):
+            return FAILED, f"nvidia-smi shows {shown[0]['name']}, but torch sees no GPU: a driver too old for it? See gpus.log"
         if not self.gpus:
             return NOT_RUN, "no GPU is there: torch and the driver show none"
         return OK, ", ".join(gpu["name"] for gpu in self.gpus)
@@ -202,7 +208,10 @@ def main():
     if arguments.pack:
         return pack.pack(arguments.pack)
     if arguments.budget is None:
-        arguments.budget = 3000 if arguments.dry else float(os.environ.get("DDP_GPU_BUDGET", 480))
+        given = os.environ.get("DDP_GPU_BUDGET", str(Budget.USUAL))
+        if not re.fullmatch(r"\d+(\.\d+)?", given):
+            sys.exit(f"gpu check: FAILED: DDP_GPU_BUDGET={given} is no number of seconds")
+        arguments.budget = 3000 if arguments.dry else float(given)
     return Check(arguments).run()
 
 

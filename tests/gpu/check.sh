@@ -9,7 +9,7 @@
 #             with the programs that would be compared, and says what it would have run
 #   --build   a build folder, taken as it is where it is configured already; build/gpu unless told
 #   --out     the JSON file; gpu_check.json in the build folder unless told. Beside it lies gpu_check.logs, all output
-#   --budget  for all together; DDP_GPU_BUDGET, or 480; with --dry 3000
+#   --budget  for all together; DDP_GPU_BUDGET, or 480; with --dry 3000. Each part has its share of it at most
 #   --pack    copies headers that the build needs from Debian's packages into FOLDER, for a machine that lacks them:
 #             carry it with the checkout and set DDP_GPU_DEPS=FOLDER there
 #

@@ -10,15 +10,18 @@ import time
 class Budget:
     """What is left of the time for everything."""
 
+    USUAL = 480  # for which the limits of the parts are written
+
     def __init__(self, seconds):
         self.end = time.monotonic() + seconds
+        self.share = max(1.0, seconds / self.USUAL)
 
     def left(self):
         return max(0.0, self.end - time.monotonic())
 
     def of(self, limit, reserve=5):
-        """At most `limit`, and so much less that `reserve` seconds are left after it; at least a second."""
-        return max(1.0, min(limit, self.left() - reserve))
+        """At most `limit`, more in a larger budget; so much less that `reserve` seconds are left; at least a second."""
+        return max(1.0, min(limit * self.share, self.left() - reserve))
 
 
 class Result:

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
+#include <thread>
+
 #include "support/device_ranks.hpp"
 #include "support/thrown.hpp"
 
@@ -133,6 +136,24 @@ TEST_P(DeviceCollectives, AreSeenByEachStreamThatWaitsForThem) {
       work.wait();
       EXPECT_TRUE(torch::equal((strided + 0).cpu(), torch::full({4, 4}, 3.0))) << stream;
     }
+  });
+}
+
+// Each of them while others still copy what the first one has brought.
+TEST_P(DeviceCollectives, AreSeenByThreadsOnStreamsOfTheirOwn) {
+  on(2, [](ProcessGroup& group, at::Device device) {
+    auto strided = torch::full({64, 64}, group.rank() + 1.0).to(device).t();
+    const auto work = group.all_reduce_async(strided);
+    std::vector<std::thread> waiters;
+    std::array<at::Tensor, 4> seen;
+    for (int i = 0; i < 4; ++i)
+      waiters.emplace_back([&, i] {
+        const c10::StreamGuard guard(fake_accelerator().stream(i, device));
+        work.wait();
+        seen[static_cast<std::size_t>(i)] = (strided + 0).cpu();
+      });
+    for (auto& waiter : waiters) waiter.join();
+    for (const auto& values : seen) EXPECT_TRUE(torch::equal(values, torch::full({64, 64}, 3.0)));
   });
 }
 

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "ddp/checkpoint.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "support/device_ranks.hpp"
 #include "support/fake_module.hpp"
+#include "support/temp_folder.hpp"
 #include "support/thrown.hpp"
 #include "support/training.hpp"
 
@@ -165,6 +167,37 @@ TEST_P(DeviceTraining, MovesInputsWhereDeviceIdsNamesTheDevice) {
   });
 }
 
+// R52: whatever device it was saved from, and every rank onto its own.
+TEST_P(DeviceTraining, GoesOnFromACheckpointThatKnowsNoDevice) {
+  const TempFolder folder;
+  const auto path = folder.path() / "run.pt";
+  on(kWorld, [&](ProcessGroup& group, at::Device device) {
+    const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
+    const auto run = [&](std::uint64_t seed, int steps, bool saves) {
+      const auto net = std::make_shared<PerceptronImpl>(seed);
+      move_to(*net, device);
+      DistributedDataParallel model(net, shared);
+      const auto optimizer = sgd_with_momentum(net->parameters());
+      Checkpoint checkpoint(path, model, *optimizer);
+      for (auto step = checkpoint.load_or_start().step; step < steps; ++step) {
+        optimizer->zero_grad();
+        loss_of(model, Batch::of_step(step, kRows).of_rank(group.rank(), kWorld), device).backward();
+        optimizer->step();
+        if (saves && step == 1) checkpoint.save({.step = 2});
+      }
+      for (const auto& parameter : net->parameters()) EXPECT_EQ(parameter.device(), device);
+      for (const auto& [key, state] : optimizer->state())
+        EXPECT_EQ(static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer().device(), device);
+      return torch::nn::utils::parameters_to_vector(net->parameters()).cpu();
+    };
+    const auto whole = run(7, 4, true);
+    EXPECT_TRUE(torch::equal(whole, run(99, 4, false)));
+    const auto bytes = contents(path);
+    EXPECT_EQ(bytes.find("fake:"), std::string::npos);
+    EXPECT_EQ(bytes.find("privateuseone"), std::string::npos);
+  });
+}
+
 // What no other way gives: the host goes on while the device has not even begun.
 class DeviceEngine : public DeviceRanks {
  protected:
@@ -263,8 +296,7 @@ TEST_F(DeviceEngine, RecordsAStepIntoAGraphOnceTheStaticGraphIsKnown) {
       kWorld,
       [](ProcessGroup& group, auto&, const auto& step) {
         fake_accelerator().is_capturing = true;
-        EXPECT_NE(error_of<GradientError>([&] { step(0); }).find("run at least two steps before"),
-                  std::string::npos);
+        EXPECT_NE(error_of<GradientError>([&] { step(0); }).find("run at least two steps before"), std::string::npos);
         fake_accelerator().is_capturing = false;
         step(1);
         step(2);

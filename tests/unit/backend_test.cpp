@@ -1,6 +1,7 @@
 // Which backend and which device a rank gets. Nothing here needs a GPU.
 #include "comm/backend.hpp"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -27,6 +28,10 @@ std::string refusal(int local_rank, int visible, const std::optional<at::Device>
   } catch (const ConfigError& error) {
     return error.what();
   }
+}
+
+bool is_built_with_cuda() {
+  return c10::impl::device_guard_impl_registry[static_cast<std::size_t>(at::kCUDA)].load() != nullptr;
 }
 
 at::Device device_of(int local_rank, int visible, const std::optional<at::Device>& asked = std::nullopt) {
@@ -99,10 +104,15 @@ TEST_F(Backend, ALocalRankWithoutADeviceIsAConfigErrorWithBothNumbers) {
       "device; several on one work with backend \"gloo\" or \"shm\" and ProcessGroupOptions::device");
 }
 
-TEST_F(Backend, NoDeviceAtAllIsAConfigErrorThatNamesTheBackendsOfTheCpu) {
-  EXPECT_EQ(refusal(0, 0),
-            "rank 5 of 8: init_process_group: this process sees no CUDA device, and is to work on one; see what "
-            "nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; on the CPU, use backend \"gloo\" or \"shm\"");
+TEST_F(Backend, NoDeviceAtAllIsAConfigErrorThatSaysWhy) {
+  const std::string begin =
+      "rank 5 of 8: init_process_group: this process sees no CUDA device, and is to work on one; ";
+  const std::string reason = is_built_with_cuda()
+                                 ? "see what nvidia-smi shows and whether CUDA_VISIBLE_DEVICES hides it; "
+                                 : "this LibTorch is built without CUDA; ";
+  EXPECT_EQ(refusal(0, 0), begin + reason + "for the CPU, use \"gloo\" or \"shm\"");
+  EXPECT_EQ(refusal(0, 0, at::Device(at::kCUDA, 0)),
+            begin + reason + "for the CPU, leave out ProcessGroupOptions::device");
 }
 
 }  // namespace
