@@ -44,6 +44,7 @@ using Time = std::chrono::steady_clock::time_point;
 struct FakeEvent {
   FakeStreamKey stream;
   FakeStreams::Position position;
+  int asked = 0;
   std::shared_ptr<std::atomic<Time>> reached = std::make_shared<std::atomic<Time>>();  // where it is timed
 };
 
@@ -92,17 +93,19 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& waiting) const override {
     state().note(std::to_string(waiting.id()) + " waits");
-    const auto& [stream, position, reached] = *static_cast<FakeEvent*>(event);
+    const auto& [stream, position, asked, reached] = *static_cast<FakeEvent*>(event);
     state().streams.add_wait(FakeAccelerator::key(waiting), stream, position);
   }
   bool queryEvent(void* event) const override {
     refuse_while_capturing("to query an event");
-    const auto& [stream, position, reached] = *static_cast<FakeEvent*>(event);
+    auto& [stream, position, asked, reached] = *static_cast<FakeEvent*>(event);
+    constexpr int kPatience = 3;  // who asks again and again finds a device that has gone on by itself
+    if (++asked > kPatience) state().streams.advance(stream, position);
     return state().streams.is_done(stream, position);
   }
   void synchronizeEvent(void* event) const override {
     refuse_while_capturing("to wait for an event");
-    const auto& [stream, position, reached] = *static_cast<FakeEvent*>(event);
+    const auto& [stream, position, asked, reached] = *static_cast<FakeEvent*>(event);
     state().note("host waits for " + std::to_string(stream.id));
     state().streams.finish(stream, position);
   }

@@ -6,9 +6,10 @@
 ///   c10::StreamGuard guard(accelerator.stream(1));        // streams are LibTorch's: guards, c10::Event, record_stream
 ///
 /// A stream's work is done as late as allowed: when the host waits for it, when an operator of its stream needs its
-/// result, or when what waits for it by an event has to be done. Another stream that does not wait by an event
-/// reads what was there before. Operators compute at once, but their results reach the device's memory that late.
-/// What was freed while another stream still had to read it, without record_stream(), is overwritten.
+/// result, when what waits for it by an event has to be done, or when an event is asked for the fourth time. Another
+/// stream that does not wait by an event reads what was there before. Operators compute at once, but their results
+/// reach the device's memory that late. What was freed while another stream still had to read it, without
+/// record_stream(), is overwritten.
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
