@@ -1,8 +1,7 @@
 # Finds NCCL's header: NCCL_ROOT and NCCL_HOME (variables of CMake or the environment) first, then beside LibTorch, where
 # pip's packages lie, then a CUDA toolkit and the system.
 #
-# Sets NCCL_FOUND, NCCL_INCLUDE_DIR and NCCL_VERSION, and makes NCCL::headers. There is no library to link: LibTorch
-# brings NCCL's code.
+# Sets NCCL_FOUND, NCCL_INCLUDE_DIR and NCCL_VERSION. There is no library to link: LibTorch brings NCCL's code.
 set(nccl_given ${NCCL_ROOT} $ENV{NCCL_ROOT} ${NCCL_HOME} $ENV{NCCL_HOME})
 file(GLOB nccl_beside_torch ${DDP_TORCH_ROOT}/../nvidia/nccl/include ${DDP_TORCH_ROOT}/../nvidia/*/include)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${nccl_given} ${nccl_beside_torch} ${CUDAToolkit_INCLUDE_DIRS}
@@ -23,8 +22,3 @@ endif()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_INCLUDE_DIR NCCL_VERSION VERSION_VAR NCCL_VERSION)
-
-if(NCCL_FOUND AND NOT TARGET NCCL::headers)
-  add_library(NCCL::headers INTERFACE IMPORTED)
-  set_target_properties(NCCL::headers PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
-endif()

@@ -79,12 +79,15 @@ void look_for_room(int ranks) {
   if (const auto text = comm::too_little_room("/dev/shm", ranks); !text.empty()) log::warn("{}", text);
 }
 
-// The other ranks wait for this one, so it meets them to say why it does not take part.
+// The other ranks wait for this one, so it meets them, if they are about to come, to say why it does not take part.
 void tell_of(const ConfigError& error, const ProcessGroup::Impl& impl, const ProcessGroupOptions& options) {
+  constexpr std::chrono::milliseconds limit{10000};
   std::string line = error.what();
+  log::all.warn("{}; the other ranks are told", line);
   std::replace(line.begin(), line.end(), '\n', ' ');
   try {
-    comm::Session::join(impl.environment, {options.store_file, options.backend, {}, line}, impl.timeout);
+    comm::Session::join(impl.environment, {options.store_file, options.backend, {}, line},
+                        std::min(impl.timeout, limit));
   } catch (const Error&) {  // they have heard it, or cannot be met
   }
 }
