@@ -213,8 +213,9 @@ TEST(Wrappers, GiveDescriptorsThreadsAndTheModuleBack) {  // R24
     for (int i = 0; i < 2; ++i) live_and_die(i);
     const auto descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
     for (int i = 0; i < 50; ++i) live_and_die(i);
-    EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
-    EXPECT_EQ(entries_of("/proc/self/task"), threads);
+    // Fewer is no leak: the store's thread may close late what the ranks' meeting had opened.
+    EXPECT_LE(entries_of("/proc/self/fd"), descriptors);
+    EXPECT_LE(entries_of("/proc/self/task"), threads);
   });
 }
 
