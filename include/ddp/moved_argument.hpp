@@ -14,14 +14,22 @@
 
 namespace ddp::detail {
 
+/// A container says that it can be copied even where what it holds cannot.
+template <class T>
+constexpr bool can_be_copied() {
+  if constexpr (requires { typename T::value_type; })
+    return std::is_copy_constructible_v<T> && can_be_copied<typename T::value_type>();
+  else
+    return std::is_copy_constructible_v<T>;
+}
+
 /// `T` is what a forwarding reference T&& was deduced as. A type that TensorVisitor knows is copied and its tensors
-/// are moved, those in pinned memory without waiting; any other, and one that cannot be copied, is passed as it is.
-/// Errors: std::logic_error for a type of yours whose visit() takes const tensors alone.
+/// are moved, those in pinned memory without waiting; any other, also inside of containers, and one that cannot be
+/// copied, is passed as it is. Errors: std::logic_error for a type of yours whose visit() takes const tensors alone.
 template <class T>
 class MovedArgument {
   using Value = std::remove_cvref_t<T>;
-  static constexpr bool kMoves =
-      std::is_copy_constructible_v<Value> && !requires { TensorVisitor<Value>::kHoldsNoTensors; };
+  static constexpr bool kMoves = can_be_copied<Value>() && !requires { TensorVisitor<Value>::kHoldsNoTensors; };
 
  public:
   MovedArgument(T&& argument, at::Device device) : given_(std::addressof(argument)) {
@@ -41,6 +49,7 @@ class MovedArgument {
 
  private:
   struct Move {
+    using LeavesUnknownTypes = void;  // see TensorVisitor
     at::Device device;
     void operator()(at::Tensor& tensor) const {
       if (tensor.defined() && tensor.device() != device) tensor = tensor.to(device, /*non_blocking=*/true);

@@ -28,8 +28,10 @@ struct TensorVisitor {
   static constexpr bool kHoldsNoTensors = true;
   template <class F>
   static void visit(const T&, F&) {
+    constexpr bool is_known = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string>;
+    constexpr bool may_be_unknown = requires { typename F::LeavesUnknownTypes; };
     static_assert(
-        std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string>,
+        is_known || may_be_unknown,
         "forward() or a data set gives a type whose tensors are not known: specialise ddp::TensorVisitor for it");
   }
 };

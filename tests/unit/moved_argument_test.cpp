@@ -66,6 +66,10 @@ TEST(MovedArgument, IsTheGivenOneWhereItHoldsNoTensorsOrCannotBeCopied) {
   EXPECT_EQ(&MovedArgument<Own&>(own, kThere).get(), &own);
   EXPECT_EQ(&MovedArgument<std::unique_ptr<int>&>(unique, kThere).get(), &unique);
   EXPECT_EQ(MovedArgument<std::vector<int>&>(route, kThere).get(), route);
+  std::vector<std::unique_ptr<int>> uniques;
+  EXPECT_EQ(&MovedArgument<std::vector<std::unique_ptr<int>>&>(uniques, kThere).get(), &uniques);
+  std::vector<Own> owns{{5}};  // a type that no TensorVisitor knows, in one that is known
+  EXPECT_EQ(MovedArgument<std::vector<Own>&>(owns, kThere).get().at(0).value, 5);
 }
 
 TEST(MovedArgument, OfATypeWhoseTensorsCannotBeReplacedIsRefusedUnlessTheyAreThere) {
