@@ -6,6 +6,7 @@
 #include <array>
 #include <thread>
 
+#include "comm/planned_calls.hpp"
 #include "support/device_ranks.hpp"
 #include "support/thrown.hpp"
 
@@ -197,6 +198,25 @@ TEST_F(DeviceRanks, OfASubGroupAreSplitFromTheLargerOnesWithAllItsRanks) {
     auto sum = of_rank(group.rank()).to(device);
     pair->all_reduce(sum);
     EXPECT_TRUE(torch::equal(sum.cpu(), of_rank(0) + of_rank(2)));
+  });
+}
+
+TEST_P(DeviceCollectives, OfSeveralSmallTensorsAreOneLaunchWhereTheEngineCan) {
+  on(2, [](ProcessGroup& group, at::Device device) {
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back((of_rank(group.rank()) * (i + 1)).to(device).t());
+    fake_engine().take_notes();
+    const auto works = comm::PlannedCalls::all_reduce_each(group, tensors, {.label = "small ones"}, ReduceOp::sum);
+    const auto notes = fake_engine().take_notes();
+    if (group.backend() == kOnTheFake) {
+      EXPECT_EQ(works.size(), 1U);
+      ASSERT_EQ(notes.size(), 5U);
+      EXPECT_EQ(notes.front(), "begin together");
+      EXPECT_EQ(notes.back(), "end together");
+    }
+    for (const auto& work : works) work.wait();
+    for (int i = 0; i < 3; ++i)
+      EXPECT_TRUE(torch::equal(tensors[static_cast<std::size_t>(i)].cpu(), (of_rank(0) + of_rank(1)).t() * (i + 1)));
   });
 }
 

@@ -212,7 +212,17 @@ FakeCollectives::Work FakeCollectives::start(Asked asked, std::function<Work(c10
   const auto end = streams.add(group_->stream, [transfer, tensors = asked.tensors] { return Transfer::run(transfer); });
   work->ends_at(end);
   if (fake_engine().is_early) streams.advance(group_->stream, end);
-  return work;
+  return latest_ = work;
+}
+
+void FakeCollectives::startCoalescing() {
+  fake_engine().note("begin together");
+  latest_.reset();
+}
+
+FakeCollectives::Work FakeCollectives::endCoalescing() {
+  fake_engine().note("end together");
+  return latest_;
 }
 
 FakeCollectives::Work FakeCollectives::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {

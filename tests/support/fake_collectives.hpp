@@ -36,6 +36,11 @@ class FakeCollectives final : public c10d::Backend {
   Work recv(Tensors& tensors, int from, int tag) override;
   Work barrier(const c10d::BarrierOptions& options) override;
 
+  /// The calls between them are one: its work is the last one's, for all are on one stream.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  Work endCoalescing() override;
+
   void abort() override;
   void shutdown() override;
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
@@ -53,6 +58,7 @@ class FakeCollectives final : public c10d::Backend {
   Work start(Asked asked, std::function<Work(c10d::Backend&)> launch, std::function<void()> finish = nullptr);
 
   std::shared_ptr<Group> group_;
+  Work latest_;
 };
 
 }  // namespace ddp::testing
