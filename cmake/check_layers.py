@@ -13,11 +13,12 @@ import tempfile
 # A layer may include itself and these.
 ALLOWED = {
     "base": [],
-    "comm": ["base"],
+    "start": ["base"],
+    "comm": ["base", "start"],
     "reduce": ["base", "comm"],
     "optim": ["base", "comm", "reduce"],
     "train": ["base", "comm", "reduce", "optim"],
-    "launch": ["base"],
+    "launch": ["base", "start"],
 }
 # Public headers without a source file of the same name; the others belong to the layer of that file.
 HEADER_ONLY = {
@@ -107,6 +108,7 @@ PLANTED = [  # file, line, words of the report; None where the line is allowed
     ("src/reduce/reducer.cpp", "c10d::Backend* backend;", "c10d"),
     ("src/reduce/bucket.cpp", "#include <torch/csrc/autograd/engine.h>", "autograd's internals"),
     ("src/launch/main.cpp", '#include "comm/wire.hpp"', "layer launch may not include"),
+    ("src/start/program.cpp", '#include "launch/say.hpp"', "layer start may not include"),
     ("src/launch/main.cpp", "#include <spdlog/spdlog.h>", "spdlog"),
     ("include/ddp/error.hpp", "#include <CLI/CLI.hpp>", "CLI11"),
     ("include/ddp/stray.hpp", "", "belongs to no layer"),

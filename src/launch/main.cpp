@@ -8,19 +8,22 @@
 
 #include "base/cores.hpp"
 #include "ddp/error.hpp"
-#include "launch/descriptors.hpp"
+#include "start/descriptors.hpp"
 #include "launch/inspect.hpp"
 #include "launch/options.hpp"
-#include "launch/outcome.hpp"
-#include "launch/program.hpp"
-#include "launch/rank_environment.hpp"
+#include "start/outcome.hpp"
+#include "start/program.hpp"
+#include "start/rank_environment.hpp"
 #include "launch/say.hpp"
 #include "launch/signals.hpp"
-#include "launch/store_socket.hpp"
+#include "start/store_socket.hpp"
 #include "launch/supervisor.hpp"
 #include "launch/watcher.hpp"
 
 namespace ddp::launch {
+
+using namespace start;
+
 namespace {
 
 constexpr int kNothingStarted = 2;
@@ -58,10 +61,10 @@ void start_ranks(Supervisor& supervisor, const Options& options, const std::stri
                 .threads = choose_threads(options.ranks)};
   const auto inherited = own_environment();
   for (int rank = 0; rank < options.ranks; ++rank) {
-    supervisor.start({.program = program,
-                      .arguments = options.command,
-                      .environment = rank_environment(inherited, job, rank),
-                      .kept_descriptor = rank == 0 ? socket.descriptor() : -1});
+    RankStart start{
+        .program = program, .arguments = options.command, .environment = rank_environment(inherited, job, rank)};
+    if (rank == 0) start.kept_descriptors.push_back(socket.descriptor());
+    supervisor.start(start);
   }
 }
 

@@ -3,7 +3,6 @@
 #include <sys/signalfd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 
 namespace ddp::launch {
@@ -41,11 +40,6 @@ std::optional<int> Signals::next() {
 void Signals::restore() const {
   ::sigaction(SIGPIPE, &pipe_before_, nullptr);
   ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
-}
-
-std::string signal_name(int signal) {
-  const char* const name = ::sigabbrev_np(signal);
-  return name ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
 }  // namespace ddp::launch

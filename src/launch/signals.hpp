@@ -4,9 +4,8 @@
 #include <array>
 #include <csignal>
 #include <optional>
-#include <string>
 
-#include "launch/descriptors.hpp"
+#include "start/descriptors.hpp"
 
 namespace ddp::launch {
 
@@ -30,8 +29,5 @@ class Signals {
   struct sigaction pipe_before_;
   Descriptor queue_;
 };
-
-/// "SIGSEGV", or "signal 64" where it has no name.
-std::string signal_name(int signal);
 
 }  // namespace ddp::launch

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +11,7 @@
 
 #include "launch/processes.hpp"
 #include "launch/say.hpp"
+#include "start/signal_name.hpp"
 
 namespace ddp::launch {
 namespace {
@@ -45,7 +47,12 @@ Supervisor::~Supervisor() {
 
 void Supervisor::start(const RankStart& start) {
   const int rank = static_cast<int>(groups_.size());
-  groups_.push_back({.rank = rank, .pid = start_rank(start, signals_, watcher_), .limit = {}});
+  groups_.push_back({.rank = rank, .pid = start::start_rank(start,
+                                       [this] {
+                                         watcher_.add(::getpid());
+                                         signals_.restore();
+                                       }),
+                     .limit = {}});
 }
 
 void Supervisor::run() {
@@ -77,7 +84,7 @@ void Supervisor::on_signal(int signal) {
     enter(Phase::killing, kPatienceAfterKill);
     return;
   }
-  say("passing " + signal_name(signal) + " on to ranks " + running_ranks());
+  say("passing " + start::signal_name(signal) + " on to ranks " + running_ranks());
   send_all(signal);
   if (phase_ < Phase::stopping) enter(Phase::stopping, patience(kPatienceAfterSignal));
 }

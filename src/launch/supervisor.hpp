@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "launch/options.hpp"
-#include "launch/outcome.hpp"
+#include "start/outcome.hpp"
 #include "launch/signals.hpp"
-#include "launch/start_rank.hpp"
+#include "start/start_rank.hpp"
 #include "launch/watcher.hpp"
 
 namespace ddp::launch {
+
+using start::Outcome;
+using start::RankStart;
 
 /// A failed rank's peers get a grace time to end by themselves, with their own messages, then SIGTERM, then SIGKILL.
 /// A signal from outside is passed on and starts the same way out, but for SIGUSR2, which asks ranks for their dumps.

@@ -8,7 +8,7 @@
 #include <set>
 #include <system_error>
 
-#include "launch/descriptors.hpp"
+#include "start/descriptors.hpp"
 
 namespace ddp::launch {
 namespace {
@@ -20,9 +20,9 @@ namespace {
   ::sigprocmask(SIG_BLOCK, &every, nullptr);
   // Holding the launcher's output or its sockets open would make others wait for this process.
   ::dup2(pipe.get(), STDIN_FILENO);
-  redirect_to_null(STDOUT_FILENO);
-  redirect_to_null(STDERR_FILENO);
-  close_from(STDERR_FILENO + 1);
+  start::redirect_to_null(STDOUT_FILENO);
+  start::redirect_to_null(STDERR_FILENO);
+  start::close_from(STDERR_FILENO + 1);
 
   std::set<pid_t> groups;
   pid_t record = 0;  // positive: a group; negative: one that is gone. Writes this small are never torn.

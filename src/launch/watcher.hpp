@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "launch/descriptors.hpp"
+#include "start/descriptors.hpp"
 
 namespace ddp::launch {
 

@@ -8,11 +8,13 @@
 
 #include "base/exit_code.hpp"
 #include "launch/options.hpp"
-#include "launch/outcome.hpp"
-#include "launch/rank_environment.hpp"
+#include "start/outcome.hpp"
+#include "start/rank_environment.hpp"
 
 namespace ddp::launch {
 namespace {
+
+using namespace start;
 
 using namespace std::chrono_literals;
 

@@ -3,10 +3,10 @@
 
 #include <string>
 
-namespace ddp::launch {
+namespace ddp::start {
 
 /// `name` itself where it holds a slash, else the first that can be run on `search_path` ("a:b:c").
 /// Errors: ConfigError in one line: not there, a folder, or without run permission.
 std::string find_program(const std::string& name, const std::string& search_path);
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

@@ -1,4 +1,4 @@
-#include "launch/descriptors.hpp"
+#include "start/descriptors.hpp"
 
 #include <fcntl.h>
 #include <linux/close_range.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <vector>
 
-namespace ddp::launch {
+namespace ddp::start {
 
 void open_missing_stdio() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
@@ -42,4 +42,4 @@ void close_from(int first) { ::closefrom(first); }
 
 void keep_over_exec(int fd) { ::fcntl(fd, F_SETFD, 0); }
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

@@ -1,4 +1,4 @@
-#include "launch/program.hpp"
+#include "start/program.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "ddp/error.hpp"
 
-namespace ddp::launch {
+namespace ddp::start {
 namespace {
 
 enum class Kind { program, missing, folder, no_permission };
@@ -51,4 +51,4 @@ std::string find_program(const std::string& name, const std::string& search_path
   throw wrong("no program " + name + " on the PATH", here ? "did you mean ./" + name + "?" : "check the name");
 }
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

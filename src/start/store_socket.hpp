@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "launch/descriptors.hpp"
+#include "start/descriptors.hpp"
 
-namespace ddp::launch {
+namespace ddp::start {
 
 class StoreSocket {
  public:
@@ -22,4 +22,4 @@ class StoreSocket {
   std::uint16_t port_ = 0;
 };
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

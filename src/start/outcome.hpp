@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace ddp::launch {
+namespace ddp::start {
 
 /// How one rank ended.
 struct Outcome {
@@ -28,4 +28,4 @@ const Outcome* first_failure(const std::vector<Outcome>& outcomes);
 /// The lines for the user; none when no rank failed.
 std::vector<std::string> summary(const std::vector<Outcome>& outcomes);
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

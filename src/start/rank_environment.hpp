@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace ddp::launch {
+namespace ddp::start {
 
 struct Job {
   std::string id;  ///< unlike any other job's
@@ -22,4 +22,4 @@ std::string make_job_id();
 /// "NAME=value" for all of a rank's variables; what `inherited` has of other names stays as it is.
 std::vector<std::string> rank_environment(const std::vector<std::string>& inherited, const Job& job, int rank);
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

@@ -1,4 +1,4 @@
-#include "launch/outcome.hpp"
+#include "start/outcome.hpp"
 
 #include <sys/wait.h>
 
@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "base/exit_code.hpp"
-#include "launch/signals.hpp"
+#include "start/signal_name.hpp"
 
-namespace ddp::launch {
+namespace ddp::start {
 namespace {
 
 bool ended_by_us(const Outcome& outcome) {
@@ -99,4 +99,4 @@ std::vector<std::string> summary(const std::vector<Outcome>& outcomes) {
   return lines;
 }
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

@@ -3,7 +3,7 @@
 
 #include "base/descriptor.hpp"
 
-namespace ddp::launch {
+namespace ddp::start {
 
 /// Opens /dev/null for each of 0, 1, 2 that is closed, so that nothing else can land there.
 void open_missing_stdio();
@@ -19,4 +19,4 @@ void close_from(int first);
 /// `fd` will survive exec.
 void keep_over_exec(int fd);
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

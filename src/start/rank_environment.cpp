@@ -1,4 +1,4 @@
-#include "launch/rank_environment.hpp"
+#include "start/rank_environment.hpp"
 
 #include <sys/random.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 #include <system_error>
 
-namespace ddp::launch {
+namespace ddp::start {
 namespace {
 
 /// An empty value removes a variable that an enclosing launcher may have set.
@@ -62,4 +62,4 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
   return result;
 }
 
-}  // namespace ddp::launch
+}  // namespace ddp::start

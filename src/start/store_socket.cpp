@@ -1,4 +1,4 @@
-#include "launch/store_socket.hpp"
+#include "start/store_socket.hpp"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 
 #include "ddp/error.hpp"
 
-namespace ddp::launch {
+namespace ddp::start {
 namespace {
 
 void require(bool ok, std::uint16_t port) {
@@ -37,4 +37,4 @@ StoreSocket::StoreSocket(std::uint16_t port) : socket_(::socket(AF_INET, SOCK_ST
   port_ = ntohs(address.sin_port);
 }
 
-}  // namespace ddp::launch
+}  // namespace ddp::start
