@@ -218,17 +218,9 @@ TEST(StopRequested, WithoutOtherRanksGoesByTheOwnWish) {
 
 TEST(StopRequested, IsNotLostWithTheGroup) {
   const auto outcomes = observe_ranks(2, [](const Environment& environment) {
-    const auto make_group = [&](const std::string& job) {
-      ProcessGroupOptions options;
-      options.environment = environment;
-      options.environment->job_id = job;
-      return init_process_group(options);
-    };
-    auto group = make_group("first");
-    Model(std::make_shared<RoutesImpl>(), group);
+    init_process_group({.environment = environment})->shutdown();
     if (environment.rank == 1) request_stop();
-    group->shutdown();
-    group = make_group("second");
+    const auto group = init_process_group({.environment = environment});
     EXPECT_FALSE(stop_requested());
     Model model(std::make_shared<RoutesImpl>(), group);
     loss_of(model, environment.rank, 0).backward();
