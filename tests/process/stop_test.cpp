@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <filesystem>
+#include <cstring>
 #include <random>
+#include <stdexcept>
 #include <string>
 
 #include "process/launched.hpp"
@@ -21,6 +22,8 @@ int number_behind(const std::string& text, const std::string& words) {
   if (at == std::string::npos) throw std::runtime_error("\"" + words + "\" is not in:\n" + text);
   return std::stoi(text.substr(at + words.size()));
 }
+
+std::string name_of(int signal) { return std::string("SIG") + ::sigabbrev_np(signal); }
 
 class StopSignal : public ::testing::TestWithParam<int> {
  protected:
@@ -46,19 +49,19 @@ class StopSignal : public ::testing::TestWithParam<int> {
  private:
   TempFolder folder_;
 };
-INSTANTIATE_TEST_SUITE_P(By, StopSignal, ::testing::Values(SIGTERM, SIGINT, SIGUSR1),
-                         [](const auto& info) { return std::string(::sigabbrev_np(info.param)); });
+std::string name_of_case(const ::testing::TestParamInfo<int>& info) { return name_of(info.param); }
+INSTANTIATE_TEST_SUITE_P(Is, StopSignal, ::testing::Values(SIGTERM, SIGINT, SIGUSR1), name_of_case);
 
 TEST_P(StopSignal, ToOneRankStopsAllAfterTheSameStep) {
   auto job = start(1 + static_cast<int>(std::mt19937(static_cast<unsigned>(GetParam()))() % 5));
   ::kill(number_behind(job.text(), "rank 2 is process "), GetParam());
-  expect_stop(job, std::string("SIG") + ::sigabbrev_np(GetParam()) + " on rank 2");
+  expect_stop(job, name_of(GetParam()) + " on rank 2");
 }
 
 TEST_P(StopSignal, ToTheLauncherStopsAllAfterTheSameStep) {
   auto job = start(1);
   job.signal(GetParam());
-  expect_stop(job, std::string("SIG") + ::sigabbrev_np(GetParam()) + " on ");
+  expect_stop(job, name_of(GetParam()) + " on ");
 }
 
 }  // namespace
