@@ -4,8 +4,9 @@
 ///
 /// FOLDER holds the unpacked idx files (quickstart.sh puts them into build/release/fashion-mnist). Every 200 steps and
 /// at the end of each epoch a checkpoint is written, run.pt; --resume goes on exactly where it was, inside an epoch
-/// too. run.best.pt is the one with the best accuracy. Starts alone, under ddprun, torchrun --no-python, mpirun, srun
-/// or a shell loop.
+/// too. Ctrl-C, SIGTERM or SIGUSR1, to the launcher or to any rank: all ranks save after the same step and leave with
+/// exit code 0. run.best.pt is the checkpoint with the best accuracy. Starts alone, under ddprun, torchrun --no-python,
+/// mpirun, srun or a shell loop.
 
 #include <torch/torch.h>
 #include <ddp/ddp.hpp>
@@ -80,6 +81,7 @@ double test_accuracy(Model& model, const std::string& path, ddp::ProcessGroup& g
 
 int main(int argc, char** argv) {
   return ddp::run([&] {
+    ddp::stop_on_signals();
     const Arguments arguments(argc, argv);
     auto group = ddp::init_process_group();
     ddp::seed_all(42, *group);
@@ -110,7 +112,9 @@ int main(int argc, char** argv) {
           ddp::log::info("epoch {} step {} of {} loss {:.4f}", epoch, loader->step(), loader->batches(),
                          ddp::mean(loss, *group));
         }
-        if (++step % 200 == 0) checkpoint.save({.epoch = epoch, .step = step});
+        const bool stops = ddp::stop_requested();  // on all ranks after the same step
+        if (++step % 200 == 0 || stops) checkpoint.save({.epoch = epoch, .step = step});
+        if (stops) return checkpoint.wait();
       }
       bar.finish();
       scheduler.step();

@@ -23,5 +23,6 @@
 #include "ddp/run.hpp"
 #include "ddp/seed.hpp"
 #include "ddp/state_dict.hpp"
+#include "ddp/stop.hpp"
 #include "ddp/tensor_visitor.hpp"
 #include "ddp/work.hpp"

@@ -1,5 +1,6 @@
 #include "comm/sessions.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
@@ -195,6 +196,13 @@ void park(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<DeviceSide>
   auto& all = registry();
   const std::lock_guard lock(all.mutex);
   all.parked.push_back({std::move(backend), std::move(device_side), std::move(session)});
+}
+
+bool has_company() noexcept {
+  auto& all = registry();
+  const std::lock_guard lock(all.mutex);
+  return std::ranges::any_of(all.sessions,
+                             [](const auto& session) { return session->ranks().size() > 1 && !session->has_left(); });
 }
 
 bool is_leaving() noexcept { return registry().leaving; }

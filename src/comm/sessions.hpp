@@ -46,6 +46,9 @@ bool is_leaving() noexcept;
 /// The process is past its exit handlers, so that nothing may be destroyed that has threads.
 bool is_exiting() noexcept;
 
+/// This rank has not left all groups of several ranks.
+bool has_company() noexcept;
+
 /// Who this process is, for texts: the newest session's rank; rank -1 if there has been none.
 Origin latest_origin() noexcept;
 

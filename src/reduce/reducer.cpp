@@ -71,6 +71,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
       plan_(record_->add("plan", 2)),
       samples_(record_->add("samples", 8)),
       micro_(record_->add("micro-batches", 2)),
+      stop_(record_->add("stop", 1)),
       flight_(group_, options.comm_hook, op()),
       sparse_(parameters_),
       weight_(group_->size(), op() == ReduceOp::avg ? group_->size() : 1),

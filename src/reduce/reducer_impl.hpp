@@ -83,6 +83,7 @@ class Reducer::Impl {
   void complete_round();
   void settle();
   void require_same_round();
+  void agree_to_stop();
   bool lacks_gradients() const;
   bool any_rank_has(std::uint64_t bit) const;
   void raise_faults();
@@ -103,7 +104,7 @@ class Reducer::Impl {
   comm::CallPlan calls_;
 
   std::shared_ptr<ControlRecord> record_;
-  ControlRecord::Field status_, left_, round_, plan_, samples_, micro_;
+  ControlRecord::Field status_, left_, round_, plan_, samples_, micro_, stop_;
   at::Tensor record_values_;  // float, on the CPU
   at::Tensor own_carrier_;    // the same, undefined where the last bucket carries the record
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/planned_calls.hpp"
+#include "comm/stop_agreement.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/log.hpp"
 #include "reduce/broadcast.hpp"
@@ -85,6 +86,7 @@ void Reducer::Impl::complete_round() {
   record_->set(plan_, static_cast<std::uint64_t>(calls_.number()) & 0xFFFF);
   record_->set(samples_, weight_.own());
   record_->set(micro_, std::min<std::uint64_t>(micro_batches_, 0xFFFF));
+  record_->set(stop_, comm::stop_wish_to_tell());
   record_->write(record_values_.mutable_data_ptr<float>());
   carrier().copy_(record_values_);
   queue_->close();
@@ -105,6 +107,7 @@ void Reducer::Impl::settle() {
   state_ = State::idle;
   group_->mark_step(++rounds_);
   require_same_round();
+  agree_to_stop();
   unsynchronised_.assign(unsynchronised_.size(), false);
   micro_batches_ = 0;
   raise_faults();
@@ -126,6 +129,14 @@ void Reducer::Impl::require_same_round() {
   throw CallMismatchError(group_->origin(), "reducer",
                           "the ranks average different steps: " + joined(texts) +
                               "; call backward() of the same wrapper, as often, on every rank");
+}
+
+void Reducer::Impl::agree_to_stop() {
+  if (record_->sum(stop_) == 0) return;
+  std::vector<StopReason> told;
+  for (int rank = 0; rank < group_->size(); ++rank)
+    told.push_back(static_cast<StopReason>(record_->value(stop_, rank)));
+  comm::agree_to_stop(*group_, told);
 }
 
 // For the report of find_unused_parameters.

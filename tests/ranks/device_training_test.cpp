@@ -6,6 +6,7 @@
 
 #include "ddp/checkpoint.hpp"
 #include "ddp/distributed_data_parallel.hpp"
+#include "ddp/stop.hpp"
 #include "support/device_ranks.hpp"
 #include "support/fake_module.hpp"
 #include "support/temp_folder.hpp"
@@ -111,6 +112,20 @@ TEST_P(DeviceTraining, OfHalfPrecisionHasBucketsOfIt) {
       EXPECT_TRUE(same_on_all_ranks(group, net->parameters()[0].grad().cpu()));
       EXPECT_GT(net->parameters()[0].grad().abs().sum().item<float>(), 0);
     }
+  });
+}
+
+TEST_P(DeviceTraining, StopsOnAllRanksAfterTheSameStep) {
+  on(kWorld, [](ProcessGroup& group, at::Device device) {
+    const auto net = std::make_shared<PerceptronImpl>();
+    move_to(*net, device);
+    DistributedDataParallel model(net, std::shared_ptr<ProcessGroup>(&group, [](auto*) {}), with_small_buckets());
+    for (int step = 0; step < 4; ++step) {
+      EXPECT_FALSE(stop_requested());
+      if (step == 3 && group.rank() == 1) request_stop();
+      loss_of(model, Batch::of_step(step, kRows).of_rank(group.rank(), kWorld), device).backward();
+    }
+    EXPECT_TRUE(stop_requested());
   });
 }
 

@@ -1,0 +1,66 @@
+// A process without other ranks; see tests/ranks/stop_test.cpp for several.
+
+#include "ddp/stop.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "ddp/process_group.hpp"
+#include "support/text.hpp"
+#include "unit/log_heard.hpp"
+
+namespace ddp {
+namespace {
+
+using testing::heard_from;
+
+// What stop_requested() answers in turn, in a child: a wish lasts as long as its process.
+class Answers {
+ public:
+  Answers() { ::setenv("DDP_LOG_LEVEL", "off", 1); }
+  void note(bool answer) const { ::dprintf(STDERR_FILENO, "%s", answer ? "yes " : "no "); }
+};
+
+TEST(Stop, WithoutAGroupIsTheOwnWish) {
+  EXPECT_EQ(heard_from(1,
+                       [](int) {
+                         const Answers answers;
+                         answers.note(stop_requested());
+                         request_stop();
+                         answers.note(stop_requested());
+                       }),
+            "no yes ");
+}
+
+TEST(Stop, InAWorldOfOneIsTheOwnWish) {
+  EXPECT_EQ(heard_from(1,
+                       [](int) {
+                         const Answers answers;
+                         const auto group = init_process_group({.environment = Environment{}});
+                         stop_on_signals({SIGUSR1});
+                         answers.note(stop_requested());
+                         answers.note(stop_requested(*group));
+                         std::raise(SIGUSR1);
+                         answers.note(stop_requested());
+                         answers.note(stop_requested(*group));
+                       }),
+            "no no yes yes ");
+}
+
+TEST(Stop, IsToldOnceWithItsReason) {
+  const auto said = heard_from(1, [](int) {
+    stop_on_signals({SIGTERM});
+    std::raise(SIGTERM);
+    for (int i = 0; i < 3; ++i) static_cast<void>(stop_requested());
+  });
+  EXPECT_EQ(testing::count(said, "the program is to stop after this step: SIGTERM"), 1) << said;
+}
+
+TEST(Stop, OnSignalsOfFaultsIsRefused) { EXPECT_THROW(stop_on_signals({SIGTERM, SIGSEGV}), std::invalid_argument); }
+
+}  // namespace
+}  // namespace ddp
