@@ -117,7 +117,7 @@ void Launcher::look() {
   while (const auto signal = signals_.next()) on_signal(*signal);
   if (attempt_) {
     for (auto& outcome : attempt_->ranks.look()) {
-      outcome.host = terms_.nodes > 1 ? host_name() : std::string();
+      outcome.host = host_name();
       nodes_->rank_ended(outcome);
     }
     if (attempt_->store) attempt_->store->look(attempt_->ranks.process_of(0));

@@ -99,20 +99,22 @@ TEST(LaunchNodes, AQuestionToOneLauncherReachesTheRanksOfAll) {
   EXPECT_EQ(second.finish(), 0) << second.text();
 }
 
-TEST(LaunchNodes, ALauncherThatIsKilledEndsTheJobOnTheOthers) {
-  for (const bool kills_first : {true, false}) {
-    auto first = node(0, 1, {"family"}, {"--shutdown-timeout", "0.2"});
-    auto second = node(1, 1, {"family"}, {"--shutdown-timeout", "0.2"});
-    first.read_until("pids", 1);
-    second.read_until("pids", 1);
-    auto& killed = kills_first ? first : second;
-    auto& other = kills_first ? second : first;
-    killed.signal(SIGKILL);
-    EXPECT_EQ(killed.finish(), -SIGKILL) << "its ranks live on: " << killed.text();
-    EXPECT_EQ(other.finish(), 1) << other.text();
-    expect_mentions(other.text(), kills_first ? "launcher of node 0 is gone" : "is gone, or cannot be reached");
-  }
+/// Kills one launcher's process; the other one ends its ranks and says why.
+void expect_other_ends(int killed_node, const char* says) {
+  Launched nodes[]{node(0, 1, {"family"}, {"--shutdown-timeout", "0.2"}),
+                   node(1, 1, {"family"}, {"--shutdown-timeout", "0.2"})};
+  for (auto& one : nodes) one.read_until("pids", 1);
+  auto& killed = nodes[killed_node];
+  auto& other = nodes[1 - killed_node];
+  killed.signal(SIGKILL);
+  EXPECT_EQ(killed.finish(), -SIGKILL) << "its ranks live on: " << killed.text();
+  EXPECT_EQ(other.finish(), 1) << other.text();
+  expect_mentions(other.text(), says);
 }
+
+TEST(LaunchNodes, WithoutNodeZerosLauncherTheOthersEnd) { expect_other_ends(0, "launcher of node 0 is gone"); }
+
+TEST(LaunchNodes, WithoutAnotherNodesLauncherTheJobEnds) { expect_other_ends(1, "is gone, or cannot be reached"); }
 
 TEST(LaunchNodes, AnotherJobIsRefusedAndTheRightOneStillComes) {
   auto first = node(0, 1, {"variables", "TORCHELASTIC_RUN_ID"}, {"--rdzv-id", "mine"});
@@ -203,11 +205,14 @@ TEST(LaunchNodes, ANodeThatDoesNotComeIsNamedAfterTheTime) {
   expect_mentions(second.text(), "does not answer at " + own_address() + ":29500 (Connection refused)");
 }
 
-TEST(LaunchNodes, ThoseWhoWaitSayForWhomAndCanBeEnded) {
+TEST(LaunchNodes, NodeZeroSaysForWhomItWaitsAndCanBeEnded) {
   auto first = node(0, 1, {"leave", "0", "0"});
   first.read_until("waiting for node 1 at " + own_address() + ":29500", 1);
   first.signal(SIGINT);
   EXPECT_EQ(first.finish(), 128 + SIGINT);
+}
+
+TEST(LaunchNodes, OthersSayThatTheyWaitForNodeZeroAndCanBeEnded) {
   auto second = node(1, 1, {"leave", "0", "0"});
   second.read_until("waiting for node 0 at " + own_address() + ":29500 (Connection refused)", 1);
   second.signal(SIGTERM);

@@ -163,20 +163,25 @@ TEST(Options, FlagsOfTorchrunsThatAreNotServedSaySo) {
   }
 }
 
-// Whatever is typed: options, or one line.
-TEST(Options, AnyWordsAreTakenOrRefusedInOneLine) {
-  const Words pool{"--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone",
+const Words kPool{"--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone",
                    "--rdzv-id", "--rdzv-endpoint", "--rdzv-backend", "--rdzv-conf", "--max-restarts", "--monitor-interval",
                    "--local-addr", "--log-dir", "--redirects", "--tee", "-r", "-t", "--role", "--shutdown-timeout",
                    "--exit-grace", "--dry-run", "--bind-cores", "--inherit-output", "--local-ranks-filter", "--no-python",
                    "--inspect", "--", "-", "", "0", "1", "2", "-1", "1:2", "0:3", "0:3,1:1", ",", "=", "--=", "--tee=",
                    "static", "c10d", "cpu", "auto", "a", "a:1", "[::1]:5", "[", "1e9", "nan", "inf", "99999999999999999999",
                    "\xff\xfe", "%s%n", "--nproc-per-node=2", "--nnodes=", "-x", "---", "prog"};
+
+// Whatever is typed, and whatever torchrun's variables hold: options, or one line.
+TEST(Options, AnyWordsAreTakenOrRefusedInOneLine) {
+  const Words variables{"PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT",
+                        "PET_RDZV_ENDPOINT", "PET_MAX_RESTARTS", "PET_TEE", "PET_RDZV_CONF"};
   std::mt19937 random(20261130);
   int taken = 0, refused_ones = 0;
   for (int i = 0; i < 20000; ++i) {
     Words words;
-    for (auto left = random() % 7; left > 0; --left) words.push_back(pool[random() % pool.size()]);
+    for (auto left = random() % 7; left > 0; --left) words.push_back(kPool[random() % kPool.size()]);
+    const auto* const variable = variables[random() % variables.size()];
+    if (random() % 4 == 0) ::setenv(variable, kPool[random() % kPool.size()], 1);
     try {
       const auto options = parsed(words);
       if (options && !options->inspected) {
@@ -189,6 +194,7 @@ TEST(Options, AnyWordsAreTakenOrRefusedInOneLine) {
       EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
       ++refused_ones;
     }
+    ::unsetenv(variable);
   }
   EXPECT_GT(taken, 1000);
   EXPECT_GT(refused_ones, 1000);
