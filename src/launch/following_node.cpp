@@ -6,19 +6,13 @@
 #include "launch/node_words.hpp"
 
 namespace ddp::launch {
-namespace {
-
-constexpr const char* kLost = "the launcher of node 0 is gone, or cannot be reached any more";
-
-}  // namespace
-
 void FollowingNode::rank_ended(const start::Outcome& outcome) {
   if (leader_) leader_->send(words_of(outcome));
 }
 
 void FollowingNode::ranks_are_gone(const std::map<int, std::string>& tails) {
   is_running_ = false;
-  if (!leader_) return commands_.push_back({Command::Kind::leave, 1, kLost});
+  if (!leader_) return commands_.push_back({Command::Kind::leave, 1});  // why has been said
   for (const auto& [rank, text] : tails) leader_->send(words_of_tail(rank, text));
   leader_->send({kRanksAreGone});
 }
@@ -41,7 +35,7 @@ void FollowingNode::look() {
   } catch (const std::exception& error) {
     return lose_leader(std::string("the launcher of node 0 speaks strangely: ") + error.what());
   }
-  if (leader_->is_over() && !may_leave_) lose_leader(kLost);
+  if (leader_->is_over() && !may_leave_) lose_leader("the launcher of node 0 is gone, or cannot be reached any more");
 }
 
 void FollowingNode::lose_leader(const std::string& why) {

@@ -111,12 +111,10 @@ void LeadingNode::hear(OtherNode& node, const Message& message) {
 }
 
 void LeadingNode::lose(OtherNode& node, const std::string& why) {
-  const auto peer = node.link->peer();
   node.link.reset();
   lost_a_node_ = true;
-  verdict_ = "the launcher of " + peer + " " + why;
-  say(verdict_ + "; its ranks were " + std::to_string(node.first_rank) + " to " +
-      std::to_string(node.first_rank + node.ranks - 1));
+  verdict_ = "the launcher of " + node.name + " " + why;
+  say(verdict_ + "; it had " + std::to_string(node.ranks) + " ranks from rank " + std::to_string(node.first_rank) + " on");
   end_attempt(verdict_);
   if (const int number = static_cast<int>(&node - others_.data()) + 1; !gone_.contains(number)) gone(number);
 }

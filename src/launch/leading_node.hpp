@@ -19,7 +19,8 @@ struct LeadingOptions {
 
 /// Another node: its launcher and its ranks.
 struct OtherNode {
-  std::unique_ptr<Link> link;
+  std::unique_ptr<Link> link;  ///< null: it is lost
+  std::string name;            ///< for texts: "node 1 on HOST"
   int first_rank = 0, ranks = 0;
 };
 

@@ -202,7 +202,8 @@ Meeting lead_meeting(const Options& options, std::uint16_t store_port, Signals& 
   if (options.nodes > 1) {
     auto [links, hellos] = Host(options, signals).receive();
     for (std::size_t node = 1; node < links.size(); ++node) {
-      others.push_back({std::move(links[node]), terms.world_size, hellos[node].ranks});
+      others.push_back({std::move(links[node]), "node " + std::to_string(node) + " on " + hellos[node].host,
+                        terms.world_size, hellos[node].ranks});
       terms.world_size += hellos[node].ranks;
     }
     for (auto& other : others) {

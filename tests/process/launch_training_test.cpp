@@ -85,7 +85,7 @@ TEST(LaunchTraining, AKilledRankIsNamedAndNothingIsLeft) {
   const auto text = job.read_until(" is process ", kRanks);
   std::vector<ProcessHandle> all;
   for (int rank = 0; rank < kRanks; ++rank) all.emplace_back(newest(text, rank));
-  job.read_until("ddp: world", 1);  // they have met
+  job.read_until("world size 4", 1);  // they have met
   const auto begin = Clock::now();
   all[2].kill();
   EXPECT_EQ(job.finish(), 128 + SIGKILL) << job.text();

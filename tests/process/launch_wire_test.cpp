@@ -263,7 +263,7 @@ struct TwoNodes {
   explicit TwoNodes(int max_restarts = 0, std::chrono::milliseconds exit_grace = 300s) {
     auto [of_leader, of_follower] = connected();
     std::vector<OtherNode> others;
-    others.push_back({std::move(of_leader), 1, 1});
+    others.push_back({std::move(of_leader), "node 1", 1, 1});
     leader.emplace(LeadingOptions{2, max_restarts, exit_grace}, std::move(others));
     follower.emplace(std::move(of_follower));
   }
@@ -372,7 +372,7 @@ TEST(Nodes, RanksThatRunOnAfterOneHasEndedWellHaveALimit) {
 TEST(Nodes, OneThatSpeaksStrangelyIsLost) {
   auto [of_leader, stranger] = connected();
   std::vector<OtherNode> others;
-  others.push_back({std::move(of_leader), 1, 1});
+  others.push_back({std::move(of_leader), "node 1", 1, 1});
   LeadingNode leader({2, 0, 300s}, std::move(others));
   commands(leader);
   stranger->send({"GET / HTTP/1.1"});
