@@ -62,6 +62,7 @@ class Source {
       : from_(std::move(from)),
         file_(std::move(file)),
         name_(targets.file),
+        wants_lines_(targets.to_console || stream == STDERR_FILENO),
         splitter_(targets.to_console && ::isatty(stream) == 1, [=, this, &console](std::string_view line, bool update) {
           if (targets.to_console) console.add(stream, rank, line, update);
           if (stream == STDERR_FILENO && !update) tail_.add(line);
@@ -78,7 +79,7 @@ class Source {
     if (size <= 0) return close();
     const std::string_view bytes(buffer, static_cast<std::size_t>(size));
     keep(bytes);
-    splitter_.take(bytes);
+    if (wants_lines_) splitter_.take(bytes);
     return true;
   }
   bool close() {
@@ -104,6 +105,7 @@ class Source {
 
   Descriptor from_, file_;
   std::string name_;
+  bool wants_lines_;
   Tail tail_;
   LineSplitter splitter_;
   Console& console_;
