@@ -1,8 +1,10 @@
 #include "comm/store.hpp"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -165,6 +167,8 @@ StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout
   if (environment.store_socket && !watch::is_listening(*environment.store_socket))
     throw cannot_serve(environment,
                        "DDP_STORE_FD=" + std::to_string(*environment.store_socket) + " is no socket that listens");
+  // The launcher shares the socket and sees by its owner that this rank serves; else it would have another program do so.
+  if (environment.store_socket) ::fcntl(*environment.store_socket, F_SETOWN, ::getpid());
   if (!environment.store_socket) {
     auto port = take_store_port(environment.master_port);
     if (port.error == EADDRINUSE) return {};
@@ -217,7 +221,7 @@ StorePtr open_store(const Environment& environment, const std::string& file, std
   StorePtr store;
   if (!file.empty()) {
     store = c10::make_intrusive<c10d::FileStore>(file, environment.world_size);
-  } else if (environment.rank == 0 && !environment.agent_store) {
+  } else if (environment.rank == 0 && (environment.store_socket || !environment.agent_store)) {
     store = served_here(environment, timeout);
     if (!store) store = of_a_twin(environment, timeout);
   } else {

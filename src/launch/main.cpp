@@ -1,30 +1,30 @@
-/// ddprun: runs a program as the ranks of a job on this machine. Free of LibTorch.
+/// ddprun: runs a program as the ranks of a job, on this machine or as one of several. Free of LibTorch.
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 
 #include "base/cores.hpp"
 #include "ddp/error.hpp"
-#include "start/descriptors.hpp"
+#include "launch/core_sets.hpp"
+#include "launch/dry_run.hpp"
 #include "launch/inspect.hpp"
+#include "launch/launcher.hpp"
+#include "launch/meeting.hpp"
 #include "launch/options.hpp"
-#include "start/outcome.hpp"
-#include "start/program.hpp"
-#include "start/rank_environment.hpp"
 #include "launch/say.hpp"
-#include "launch/signals.hpp"
-#include "start/store_socket.hpp"
-#include "launch/supervisor.hpp"
-#include "launch/watcher.hpp"
+#include "start/descriptors.hpp"
+#include "start/listening_socket.hpp"
+#include "start/program.hpp"
+#include "start/signal_name.hpp"
 
 namespace ddp::launch {
-
-using namespace start;
-
 namespace {
+
+using start::ListeningSocket;
 
 constexpr int kNothingStarted = 2;
 
@@ -39,62 +39,106 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
-/// The user's own value wins.
-std::optional<int> choose_threads(int ranks) {
-  if (!variable("OMP_NUM_THREADS").empty()) return std::nullopt;
-  const double cores = allowed_cores();
-  const int threads = threads_per_rank(cores, ranks);
+std::string in_words(double cores) {
   std::string text = std::to_string(cores);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
-  say("OMP_NUM_THREADS=" + std::to_string(threads) + " for each of " + std::to_string(ranks) + " ranks on " + text +
-      " cores; set it to choose another");
+  return text;
+}
+
+/// The user's own value wins.
+std::optional<int> choose_threads(int ranks, const std::vector<std::vector<int>>& sets) {
+  if (!variable("OMP_NUM_THREADS").empty()) return std::nullopt;
+  const double cores = allowed_cores();
+  int threads = threads_per_rank(cores, ranks);
+  for (const auto& set : sets) threads = std::min(threads, static_cast<int>(set.size()));
+  say("OMP_NUM_THREADS=" + std::to_string(threads) + " for each of " + std::to_string(ranks) + " ranks on " +
+      in_words(cores) + " cores; set it to choose another");
   return threads;
 }
 
-void start_ranks(Supervisor& supervisor, const Options& options, const std::string& program) {
-  const StoreSocket socket(options.master_port);
-  const Job job{.id = make_job_id(),
-                .ranks = options.ranks,
-                .master_port = socket.port(),
-                .store_descriptor = socket.descriptor(),
-                .threads = choose_threads(options.ranks)};
-  const auto inherited = own_environment();
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    RankStart start{
-        .program = program, .arguments = options.command, .environment = rank_environment(inherited, job, rank)};
-    if (rank == 0) start.kept_descriptors.push_back(socket.descriptor());
-    supervisor.start(start);
-  }
+/// All but what the meeting decides.
+RankPlan plan_ranks(const Options& options) {
+  RankPlan plan{.program = start::find_program(options.command.front(), variable("PATH")),
+                .arguments = options.command,
+                .environment = own_environment(),
+                .job = {.ranks = options.ranks,
+                        .nodes = options.nodes,
+                        .node_rank = options.node_rank,
+                        .role = options.role,
+                        .is_served = true},
+                .cores = {}};
+  if (options.binds_cores) plan.cores = share_out(allowed_cpus("/sys/devices/system"), options.ranks);
+  plan.job.threads = choose_threads(options.ranks, plan.cores);
+  return plan;
+}
+
+/// Where the ranks look for the store, and where it listens.
+void choose_address(const Options& options, start::Job& job) {
+  if (!options.local_address.empty()) job.master_address = options.local_address;
+  if (!options.master_address.empty()) job.master_address = options.master_address;
+}
+
+std::string store_address(const Options& options) {
+  if (!options.local_address.empty()) return options.local_address;
+  return options.nodes > 1 || !options.master_address.empty() ? ListeningSocket::kEverywhere
+                                                              : ListeningSocket::kLoopback;
+}
+
+void take_terms(const Terms& terms, start::Job& job) {
+  job.id = terms.id;
+  job.world_size = terms.world_size;
+  job.first_rank = terms.first_rank;
+  job.max_restarts = terms.max_restarts;
+  job.master_port = terms.store_port;
+}
+
+int show_only(const Options& options, RankPlan plan) {
+  take_terms({.id = options.job_id.empty() ? "ANY_NEW_ID" : options.job_id,
+              .log_name = {},
+              .world_size = options.ranks * options.nodes,
+              .max_restarts = options.max_restarts,
+              .store_port = options.nodes == 1 ? options.master_port : std::uint16_t(0),
+              .first_rank = options.ranks * options.node_rank},
+             plan.job);
+  show(plan, std::cout);
+  return EXIT_SUCCESS;
 }
 
 int launch(int argc, char** argv) {
-  open_missing_stdio();
+  start::open_missing_stdio();
   const auto options = parse_options(argc, argv, std::cout);
   if (!options) return EXIT_SUCCESS;
   if (options->inspected) return inspect(*options->inspected, std::cout) ? EXIT_SUCCESS : EXIT_FAILURE;
-  const auto program = find_program(options->command.front(), variable("PATH"));
+  auto plan = plan_ranks(*options);
+  choose_address(*options, plan.job);
+  if (options->only_shows) return show_only(*options, std::move(plan));
   Signals signals;
-  Watcher watcher;
-  Supervisor supervisor(*options, signals, watcher);
-  start_ranks(supervisor, *options, program);
-  supervisor.run();
-  for (const auto& line : summary(supervisor.outcomes())) say(line);
-  const auto* const failure = first_failure(supervisor.outcomes());
-  return failure ? failure->exit_code() : EXIT_SUCCESS;
+  std::optional<ListeningSocket> store;
+  if (options->node_rank == 0) {
+    store.emplace(store_address(*options), options->nodes == 1 ? options->master_port : std::uint16_t(0));
+    plan.job.store_descriptor = store->descriptor();
+  }
+  auto meeting = store ? lead_meeting(*options, store->port(), signals) : join_meeting(*options, signals);
+  take_terms(meeting.terms, plan.job);
+  return Launcher(*options, std::move(plan), std::move(meeting), signals).run();
 }
 
 }  // namespace
 }  // namespace ddp::launch
 
 int main(int argc, char** argv) {
+  using namespace ddp::launch;
   try {
-    return ddp::launch::launch(argc, argv);
-  } catch (const ddp::ConfigError& error) {
+    return launch(argc, argv);
+  } catch (const ddp::Error& error) {  // of the command line, the program, the port, or nodes that did not come
     std::cerr << error.what() << "\n";
-    return ddp::launch::kNothingStarted;
+    return kNothingStarted;
+  } catch (const Interrupted& interrupted) {
+    say("ended by " + ddp::start::signal_name(interrupted.signal) + " before all nodes were there");
+    return 128 + interrupted.signal;
   } catch (const std::exception& error) {
-    std::cerr << "ddprun: " << error.what() << "\n";
+    say(error.what());
     return EXIT_FAILURE;
   }
 }

@@ -13,7 +13,7 @@ namespace ddp::launch {
 /// A signal that was ignored when the launcher started (nohup, a shell's background job) stays ignored.
 class Signals {
  public:
-  static constexpr std::array kPassedOn{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2};
+  static constexpr std::array kPassedOn{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
   Signals();
 

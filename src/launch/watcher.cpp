@@ -22,7 +22,7 @@ namespace {
   ::dup2(pipe.get(), STDIN_FILENO);
   start::redirect_to_null(STDOUT_FILENO);
   start::redirect_to_null(STDERR_FILENO);
-  start::close_from(STDERR_FILENO + 1);
+  start::close_others({});
 
   std::set<pid_t> groups;
   pid_t record = 0;  // positive: a group; negative: one that is gone. Writes this small are never torn.

@@ -4,6 +4,7 @@
 #include <linux/close_range.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <vector>
@@ -38,7 +39,16 @@ void close_on_exec_from(int first) {
   }
 }
 
-void close_from(int first) { ::closefrom(first); }
+void close_others(std::vector<int> kept) {
+  std::ranges::sort(kept);
+  int next = STDERR_FILENO + 1;
+  for (const int one : kept) {
+    if (one < next) continue;
+    for (int fd = next; fd < one; ++fd) ::close(fd);
+    next = one + 1;
+  }
+  ::closefrom(next);
+}
 
 void keep_over_exec(int fd) { ::fcntl(fd, F_SETFD, 0); }
 

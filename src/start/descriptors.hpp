@@ -1,6 +1,8 @@
 #pragma once
 /// descriptors.hpp: which file descriptors a process hands on.
 
+#include <vector>
+
 #include "base/descriptor.hpp"
 
 namespace ddp::start {
@@ -13,8 +15,8 @@ void redirect_to_null(int fd);
 
 /// Every descriptor from `first` on will not survive exec.
 void close_on_exec_from(int first);
-/// Closes every descriptor from `first` on.
-void close_from(int first);
+/// Closes every descriptor but 0, 1, 2 and `kept`.
+void close_others(std::vector<int> kept);
 
 /// `fd` will survive exec.
 void keep_over_exec(int fd);

@@ -1,5 +1,5 @@
 #pragma once
-/// outcome.hpp: how the ranks ended, which of them failed first, and what the user is told about it.
+/// outcome.hpp: how the ranks ended, and which of them failed first.
 
 #include <chrono>
 #include <string>
@@ -13,6 +13,7 @@ struct Outcome {
   int status = 0;                      ///< as from waitpid()
   int sent = 0;                        ///< the last signal that ddprun had sent it, 0 for none
   std::chrono::milliseconds after{0};  ///< since the start
+  std::string host = {};               ///< where it ran; empty: nobody asks
 
   bool failed() const { return status != 0; }
   /// 128 + n for signal n.
@@ -25,7 +26,13 @@ struct Outcome {
 /// an exit code of its own; 1 and SIGABRT, an exception's, may be echoes. Null: none failed.
 const Outcome* first_failure(const std::vector<Outcome>& outcomes);
 
-/// The lines for the user; none when no rank failed.
-std::vector<std::string> summary(const std::vector<Outcome>& outcomes);
+/// The signal that ddprun had sent has ended it.
+bool ended_by_launcher(const Outcome& outcome);
+/// It says itself that it only lost a peer.
+bool only_lost_a_peer(const Outcome& outcome);
+/// It says itself that a call did not end.
+bool has_stalled(const Outcome& outcome);
+/// In words: "exit code 3", "killed by SIGSEGV (signal 11), core dumped".
+std::string how(const Outcome& outcome);
 
 }  // namespace ddp::start

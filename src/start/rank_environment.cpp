@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <map>
@@ -13,30 +14,34 @@ namespace {
 /// An empty value removes a variable that an enclosing launcher may have set.
 using Variables = std::map<std::string, std::string>;
 
-Variables variables_of(const Job& job, int rank) {
-  const auto number = std::to_string(rank);
-  const auto ranks = std::to_string(job.ranks);
+Variables variables_of(const Job& job, int local_rank) {
+  const int rank = job.first_rank + local_rank;
+  const bool has_socket = job.store_descriptor >= 0;
   Variables variables{
-      {"RANK", number},
-      {"LOCAL_RANK", number},
-      {"ROLE_RANK", number},
-      {"WORLD_SIZE", ranks},
-      {"LOCAL_WORLD_SIZE", ranks},
-      {"ROLE_WORLD_SIZE", ranks},
-      {"ROLE_NAME", "default"},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
-      {"MASTER_ADDR", "127.0.0.1"},
+      {"RANK", std::to_string(rank)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"ROLE_RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(job.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(job.ranks)},
+      {"ROLE_WORLD_SIZE", std::to_string(job.world_size)},
+      {"ROLE_NAME", job.role},
+      {"GROUP_RANK", std::to_string(job.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(job.nodes)},
+      {"MASTER_ADDR", job.master_address},
       {"MASTER_PORT", std::to_string(job.master_port)},
       {"TORCHELASTIC_RUN_ID", job.id},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_MAX_RESTARTS", "0"},
-      {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // rank 0 serves the store
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(job.restart)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},
+      {"TORCHELASTIC_USE_AGENT_STORE", job.is_served ? "True" : "False"},
       {"TORCHELASTIC_ERROR_FILE", ""},
-      {"DDP_STORE_FD", rank == 0 ? std::to_string(job.store_descriptor) : ""},
+      {"DDP_STORE_FD", rank == 0 && has_socket ? std::to_string(job.store_descriptor) : ""},
   };
   if (job.threads) variables["OMP_NUM_THREADS"] = std::to_string(*job.threads);
   return variables;
+}
+
+bool has(const std::vector<std::string>& entries, const std::string& name) {
+  return std::ranges::any_of(entries, [&](const std::string& entry) { return entry.starts_with(name + "="); });
 }
 
 }  // namespace
@@ -50,8 +55,10 @@ std::string make_job_id() {
   return text;
 }
 
-std::vector<std::string> rank_environment(const std::vector<std::string>& inherited, const Job& job, int rank) {
-  const auto ours = variables_of(job, rank);
+std::vector<std::string> rank_environment(const std::vector<std::string>& inherited, const Job& job, int local_rank) {
+  auto ours = variables_of(job, local_rank);
+  // As torchrun: the user's own value stays.
+  if (!has(inherited, "TORCH_NCCL_ASYNC_ERROR_HANDLING")) ours["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
   std::vector<std::string> result;
   for (const auto& entry : inherited) {
     if (!ours.contains(entry.substr(0, entry.find('=')))) result.push_back(entry);

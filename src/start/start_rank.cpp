@@ -44,7 +44,11 @@ struct Plan {
   in_child();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != caller) ::_exit(kNotStarted);  // it died before it was asked for
-  if (start.own_group && ::isatty(STDIN_FILENO)) redirect_to_null(STDIN_FILENO);
+  if (start.input >= 0) {
+    ::dup2(start.input, STDIN_FILENO);
+  } else if (start.own_group && ::isatty(STDIN_FILENO)) {
+    redirect_to_null(STDIN_FILENO);
+  }
   if (start.output >= 0) ::dup2(start.output, STDOUT_FILENO);
   if (start.error >= 0) ::dup2(start.error, STDERR_FILENO);
   close_on_exec_from(STDERR_FILENO + 1);

@@ -14,7 +14,7 @@ struct RankStart {
   std::vector<std::string> arguments;    ///< argv, with the program as it was typed first
   std::vector<std::string> environment;  ///< "NAME=value"
   std::vector<int> kept_descriptors = {};     ///< survive exec beside 0, 1 and 2
-  int output = -1, error = -1;           ///< become 1 and 2; -1: the caller's own
+  int input = -1, output = -1, error = -1;  ///< become 0, 1 and 2; -1: the caller's own
   std::vector<int> cores = {};                ///< the only ones it may use; empty: the caller's
   bool own_group = true;                 ///< leads a process group of its own
 };

@@ -35,7 +35,7 @@ echo "-- Building the peers in build/peers"
 
 extra=()
 for model in mlp resnet gpt; do
-  ours="$bin/ddprun --nproc-per-node 2 $bin/benchmark_train --model $model"
+  ours="$bin/ddprun --inherit-output --nproc-per-node 2 $bin/benchmark_train --model $model"
   extra+=(--extra "train2/$model/ddp=$ours" --extra "train2/$model/ddp_no_views=$ours --no-views")
 done
 echo "-- Running all in turn"

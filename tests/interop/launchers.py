@@ -33,7 +33,7 @@ def shell_loop(program):
 def main():
     program, ddprun = sys.argv[1:]
     runs = {
-        "ddprun": run([ddprun, "--nproc-per-node", "2", program]),
+        "ddprun": run([ddprun, "--inherit-output", "--nproc-per-node", "2", program]),
         "torchrun": run(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node", "2", program]
         ),

@@ -12,37 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "process/launched.hpp"
+#include "process/ddprun_jobs.hpp"
 
 namespace ddp::test {
 namespace {
-
-using Words = std::vector<std::string>;
-
-Launched ddprun(const Words& words, const std::function<void()>& before_exec = [] {}) {
-  Words all{DDPRUN};
-  all.insert(all.end(), words.begin(), words.end());
-  return Launched(std::move(all), before_exec);
-}
-
-Launched ranks(int number, const Words& action, const Words& flags = {}) {
-  Words words{"--nproc-per-node", std::to_string(number)};
-  words.insert(words.end(), flags.begin(), flags.end());
-  words.push_back(RANK_PROBE);
-  words.insert(words.end(), action.begin(), action.end());
-  return ddprun(words);
-}
-
-/// The lines that contain `word`, sorted.
-Words lines_with(const std::string& text, const std::string& word) {
-  Words lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    if (line.find(word) != std::string::npos) lines.push_back(line);
-  }
-  std::ranges::sort(lines);
-  return lines;
-}
 
 /// What the probe's "pids A B" lines name.
 std::vector<ProcessHandle> announced(const std::string& text) {
@@ -71,13 +44,14 @@ void expect_all_end_within(const std::vector<ProcessHandle>& processes, std::chr
 TEST(Ddprun, RanksGetTorchrunsVariables) {
   auto job = ranks(2, {"variables", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                        "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR",
-                       "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"});
+                       "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
+                       "TORCH_NCCL_ASYNC_ERROR_HANDLING"});
   ASSERT_EQ(job.finish(), 0) << job.text();
   EXPECT_EQ(lines_with(job.text(), "[1] "),
             (Words{"[1] GROUP_RANK=0", "[1] GROUP_WORLD_SIZE=1", "[1] LOCAL_RANK=1", "[1] LOCAL_WORLD_SIZE=2",
                    "[1] MASTER_ADDR=127.0.0.1", "[1] RANK=1", "[1] ROLE_NAME=default", "[1] ROLE_RANK=1",
                    "[1] ROLE_WORLD_SIZE=2", "[1] TORCHELASTIC_MAX_RESTARTS=0", "[1] TORCHELASTIC_RESTART_COUNT=0",
-                   "[1] TORCHELASTIC_USE_AGENT_STORE=False", "[1] WORLD_SIZE=2"}));
+                   "[1] TORCHELASTIC_USE_AGENT_STORE=True", "[1] TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "[1] WORLD_SIZE=2"}));
 }
 
 TEST(Ddprun, RanksOfOneJobAgreeOnPortAndIdAndTwoJobsDoNot) {
@@ -192,6 +166,80 @@ TEST(Ddprun, RanksThatStayAfterAFailureAreEndedAfterAGraceTime) {
   auto job = ranks(3, {"leave_alone", "2", "9"});
   EXPECT_EQ(job.finish(), 9) << job.text();
   EXPECT_EQ(lines_with(job.text(), "killed by SIGTERM (signal 15), sent by ddprun").size(), 2u) << job.text();
+}
+
+TEST(Ddprun, ARankThatEndsWellWhileOthersRunIsAFailureAfterAWhile) {
+  auto job = ranks(2, {"leave_others", "1"}, {"--exit-grace", "0.3", "--shutdown-timeout", "1"});
+  EXPECT_EQ(job.finish(), 1) << job.text();
+  EXPECT_EQ(lines_with(job.text(), "ranks have ended well while others still ran").size(), 1u) << job.text();
+  EXPECT_EQ(lines_with(job.text(), "rank 0, at").size(), 1u) << job.text();
+}
+
+TEST(Ddprun, AllRanksStartAgainAsOftenAsTheyMay) {
+  auto job = ranks(2, {"fail_until", "2"}, {"--max-restarts", "2"});
+  EXPECT_EQ(job.finish(), 0) << job.text();
+  for (const char* const attempt : {"attempt 0 of 2", "attempt 1 of 2", "attempt 2 of 2"}) {
+    EXPECT_EQ(job.occurrences(attempt), 2) << job.text();
+  }
+  EXPECT_EQ(lines_with(job.text(), "rank 1 failed first").size(), 2u) << job.text();
+  EXPECT_EQ(lines_with(job.text(), "restarting all ranks").size(), 2u) << job.text();
+}
+
+TEST(Ddprun, OutOfRestartsTheLastFailureCounts) {
+  auto job = ranks(2, {"fail_until", "9"}, {"--max-restarts", "1"});
+  EXPECT_EQ(job.finish(), 7) << job.text();
+  EXPECT_EQ(job.occurrences("attempt 1 of 1"), 2) << job.text();
+  EXPECT_EQ(job.occurrences("attempt 2"), 0) << job.text();
+}
+
+TEST(Ddprun, WhatIsToldToStopDoesNotStartAgain) {
+  auto job = ranks(2, {"family"}, {"--max-restarts", "5"});
+  job.read_until("pids", 2);
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.finish(), 128 + SIGTERM) << job.text();
+  EXPECT_EQ(job.occurrences("restarting"), 0) << job.text();
+}
+
+TEST(Ddprun, EachAttemptsRankZeroHasASocketThatListens) {
+  auto job = ddprun({"--nproc-per-node", "2", "--max-restarts", "1", "/bin/sh", "-c",
+                     std::string(RANK_PROBE) + " meet && test $TORCHELASTIC_RESTART_COUNT = 1"});
+  EXPECT_EQ(job.finish(), 0) << job.text();
+  EXPECT_EQ(job.occurrences("] met\n"), 4) << job.text();
+}
+
+TEST(Ddprun, Sigusr1ReachesRanksThatHandleItAndSetsNoLimit) {
+  auto job = ranks(2, {"answer_usr1"}, {"--shutdown-timeout", "0"});
+  job.read_until("ready", 2);
+  job.signal(SIGUSR1);
+  EXPECT_EQ(job.finish(), 0) << job.text();
+  EXPECT_EQ(job.occurrences("stopping\n"), 2) << job.text();
+}
+
+TEST(Ddprun, CoresAreSharedOutWithoutOverlap) {
+  auto job = ddprun({"--bind-cores", "--nproc-per-node", "2", RANK_PROBE, "cores"}, [] { unsetenv("OMP_NUM_THREADS"); });
+  ASSERT_EQ(job.finish(), 0) << job.text();
+  std::set<std::string> cores;
+  std::size_t count = 0;
+  for (const auto& line : lines_with(job.text(), "cores:")) {
+    std::istringstream words(line.substr(line.find("cores:") + 6));
+    for (std::string word; words >> word && word != "threads:"; ++count) cores.insert(word);
+    words >> count;
+    EXPECT_EQ(count, 1u) << line;
+    count = 0;
+  }
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  EXPECT_EQ(cores.size(), static_cast<std::size_t>(CPU_COUNT(&allowed)));
+}
+
+TEST(Ddprun, ADryRunShowsCommandsThatAShellTakesAndStartsNothing) {
+  auto job = ranks(2, {"arguments", "a b", "it's"}, {"--dry-run", "--master-port", "29500"});
+  ASSERT_EQ(job.finish(), 0) << job.text();
+  EXPECT_EQ(job.occurrences("# rank "), 2) << job.text();
+  const auto first = job.text().find("# rank 1");
+  Launched shell({"/bin/sh", "-c", job.text().substr(first)});
+  EXPECT_EQ(shell.finish(), 0);
+  EXPECT_EQ(shell.text(), "[1] <a b>\n[1] <it's>\n");
 }
 
 TEST(Ddprun, NothingIsSaidAboutSuccess) {

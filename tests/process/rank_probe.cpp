@@ -3,10 +3,12 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -179,10 +181,92 @@ int answer_usr2(const Words&) {
   wait_forever();
 }
 
+/// COUNT: that many lines on standard output and on standard error, in pieces that end anywhere.
+int many_lines(const Words& words) {
+  const int count = std::stoi(words.at(0));
+  std::string output, error;
+  const auto send = [](std::string& text, int fd, std::size_t keep) {
+    while (text.size() > keep) {
+      const auto piece = std::min<std::size_t>(text.size(), 777);
+      const ssize_t size = ::write(fd, text.data(), piece);
+      if (size < 0) std::exit(90);
+      text.erase(0, static_cast<std::size_t>(size));
+    }
+  };
+  for (int i = 0; i < count; ++i) {
+    const auto line = variable("RANK") + " " + std::to_string(i) + " " + std::string(static_cast<std::size_t>(i % 60), 'x');
+    output += "out " + line + " end\n";
+    error += "err " + line + " end\n";
+    send(output, STDOUT_FILENO, 4000);
+    send(error, STDERR_FILENO, 4000);
+  }
+  send(output, STDOUT_FILENO, 0);
+  send(error, STDERR_FILENO, 0);
+  return 0;
+}
+
+/// RANK CODE TEXT...: that rank says these lines on standard error and leaves with that code.
+int complain(const Words& words) {
+  if (rank() != std::stoi(words.at(0))) return 0;
+  for (std::size_t i = 2; i < words.size(); ++i) std::fprintf(stderr, "%s\n", words[i].c_str());
+  return std::stoi(words.at(1));
+}
+
+/// Which standard streams are terminals, and a progress bar on standard error.
+int terminals(const Words&) {
+  print(std::string("terminals:") + (::isatty(1) ? " output" : "") + (::isatty(2) ? " error" : ""));
+  for (const char* const text : {"\r10 %\x1b[K\r", "\r20 %\x1b[K\r", "\r30 %\x1b[K\n"}) std::fputs(text, stderr);
+  return 0;
+}
+
+/// N: every attempt before the n-th restart fails on the last rank.
+int fail_until(const Words& words) {
+  const int attempt = std::stoi(variable("TORCHELASTIC_RESTART_COUNT"));
+  print("attempt " + std::to_string(attempt) + " of " + variable("TORCHELASTIC_MAX_RESTARTS") + " job " +
+        variable("TORCHELASTIC_RUN_ID"));
+  return attempt < std::stoi(words.at(0)) && rank() + 1 == world_size() ? 7 : 0;
+}
+
+/// RANK: that rank ends well at once, the others never.
+int leave_others(const Words& words) {
+  if (rank() == std::stoi(words.at(0))) return 0;
+  wait_forever();
+}
+
+/// SIGUSR1 is answered with a line, by all ranks; then they end well.
+int answer_usr1(const Words&) {
+  std::signal(SIGUSR1, [](int) {
+    if (::write(STDOUT_FILENO, "stopping\n", 9) != 9) std::_Exit(90);
+    std::_Exit(0);
+  });
+  print("ready");
+  wait_forever();
+}
+
+/// The cores that it may use.
+int cores(const Words&) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  ::sched_getaffinity(0, sizeof allowed, &allowed);
+  std::string text = "cores:";
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) text += " " + std::to_string(core);
+  }
+  print(text + " threads: " + variable("OMP_NUM_THREADS"));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string, std::function<int(const Words&)>> actions{{"answer_usr2", answer_usr2},
+  const std::map<std::string, std::function<int(const Words&)>> actions{{"answer_usr1", answer_usr1},
+                                                                        {"answer_usr2", answer_usr2},
+                                                                        {"complain", complain},
+                                                                        {"cores", cores},
+                                                                        {"fail_until", fail_until},
+                                                                        {"leave_others", leave_others},
+                                                                        {"many_lines", many_lines},
+                                                                        {"terminals", terminals},
                                                                         {"variables", variables},
                                                                         {"show_and_stay", show_and_stay},
                                                                         {"arguments", arguments},

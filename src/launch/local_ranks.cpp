@@ -1,6 +1,5 @@
-#include "launch/supervisor.hpp"
+#include "launch/local_ranks.hpp"
 
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,12 +7,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "launch/processes.hpp"
 #include "launch/say.hpp"
 #include "start/signal_name.hpp"
 
 namespace ddp::launch {
+
+using start::signal_name;
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -30,13 +33,13 @@ bool is_empty(pid_t group) { return ::kill(-group, 0) != 0; }
 
 }  // namespace
 
-Supervisor::Supervisor(const Options& options, Signals& signals, Watcher& watcher)
-    : options_(options), signals_(signals), watcher_(watcher) {
+LocalRanks::LocalRanks(std::optional<milliseconds> shutdown_timeout, const Signals& signals, Watcher& watcher)
+    : shutdown_timeout_(shutdown_timeout), signals_(signals), watcher_(watcher) {
   // Orphans of the ranks become our children, so that their end is seen and they are reaped.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-Supervisor::~Supervisor() {
+LocalRanks::~LocalRanks() {
   for (auto& group : groups_) {
     if (group.state == State::gone) continue;
     ::kill(-group.pid, SIGKILL);
@@ -45,67 +48,72 @@ Supervisor::~Supervisor() {
   }
 }
 
-void Supervisor::start(const RankStart& start) {
-  const int rank = static_cast<int>(groups_.size());
-  groups_.push_back({.rank = rank, .pid = start::start_rank(start,
-                                       [this] {
-                                         watcher_.add(::getpid());
-                                         signals_.restore();
-                                       }),
-                     .limit = {}});
+void LocalRanks::start(int rank, const RankStart& start) {
+  const auto in_child = [this] {
+    watcher_.add(::getpid());
+    signals_.restore();
+  };
+  groups_.push_back({.rank = rank, .pid = start::start_rank(start, in_child), .limit = {}});
 }
 
-void Supervisor::run() {
-  const auto left = [](const Group& group) { return group.state != State::gone; };
-  while (std::ranges::any_of(groups_, left)) {
-    wait_for_event();
-    while (const auto signal = signals_.next()) on_signal(*signal);
-    reap();
-    look_after_leftovers();
-    on_deadline();
-  }
+std::vector<Outcome> LocalRanks::look() {
+  reap();
+  look_after_leftovers();
+  on_deadline();
+  return std::exchange(ended_, {});
 }
 
-void Supervisor::wait_for_event() {
-  auto wait = milliseconds(-1);
-  if (deadline_) wait = std::max(milliseconds(0), std::chrono::ceil<milliseconds>(*deadline_ - Clock::now()));
-  const auto has_leftovers = [](const Group& group) { return group.state == State::leftovers; };
-  if (std::ranges::any_of(groups_, has_leftovers)) wait = deadline_ ? std::min(wait, kLook) : kLook;
-  pollfd queue{signals_.descriptor(), POLLIN, 0};
-  ::poll(&queue, 1, static_cast<int>(wait.count()));
+std::optional<Clock::time_point> LocalRanks::next_look() const {
+  auto next = deadline_;
+  if (has_leftovers()) next = std::min(next.value_or(Clock::time_point::max()), Clock::now() + kLook);
+  return next;
 }
 
-void Supervisor::on_signal(int signal) {
-  if (signal == SIGCHLD) return;  // reap() looks
-  if (signal == SIGUSR2) return ask_for_dumps();
-  if (signal == SIGINT && phase_ >= Phase::stopping) {
-    say("killing ranks " + running_ranks());
-    send_all(SIGKILL);
-    enter(Phase::killing, kPatienceAfterKill);
-    return;
-  }
-  say("passing " + start::signal_name(signal) + " on to ranks " + running_ranks());
+bool LocalRanks::has_leftovers() const {
+  return std::ranges::any_of(groups_, [](const Group& group) { return group.state == State::leftovers; });
+}
+
+bool LocalRanks::are_gone() const {
+  return std::ranges::all_of(groups_, [](const Group& group) { return group.state == State::gone; });
+}
+
+void LocalRanks::let_end() {
+  if (phase_ == Phase::running) enter(Phase::grace, kGrace);
+}
+
+void LocalRanks::pass_on(int signal) {
+  const auto ranks = running();
+  if (signal == SIGUSR1 || signal == SIGUSR2) return ask(signal);
+  if (!ranks.empty()) say("passing " + signal_name(signal) + " on to ranks " + ranks);
   send_all(signal);
   if (phase_ < Phase::stopping) enter(Phase::stopping, patience(kPatienceAfterSignal));
 }
 
+void LocalRanks::kill() {
+  const auto ranks = running();
+  if (!ranks.empty()) say("killing ranks " + ranks);
+  send_all(SIGKILL);
+  enter(Phase::killing, kPatienceAfterKill);
+}
+
 // To those who handle it alone: it would end a shell around a rank, and a rank that has not come to its process group.
-void Supervisor::ask_for_dumps() {
+void LocalRanks::ask(int signal) {
   std::string asked, deaf;
   for (const auto& group : groups_) {
     if (group.state != State::running) continue;
     auto family = descendants_of(group.pid);
     if (const auto leader = find_process(group.pid)) family.push_back(*leader);
-    std::erase_if(family, [](const Process& one) { return !one.catches(SIGUSR2); });
-    for (const auto& one : family) ::kill(one.pid, SIGUSR2);
+    std::erase_if(family, [signal](const Process& one) { return !one.catches(signal); });
+    for (const auto& one : family) ::kill(one.pid, signal);
     auto& text = family.empty() ? deaf : asked;
     text += (text.empty() ? "" : ", ") + std::to_string(group.rank);
   }
-  if (!asked.empty()) say("passing SIGUSR2 on to ranks " + asked);
-  if (!deaf.empty()) say("not passing SIGUSR2 on to ranks " + deaf + ", which do not handle it and would end");
+  const auto name = signal_name(signal);
+  if (!asked.empty()) say("passing " + name + " on to ranks " + asked);
+  if (!deaf.empty()) say("not passing " + name + " on to ranks " + deaf + ", which do not handle it and would end");
 }
 
-void Supervisor::reap() {
+void LocalRanks::reap() {
   for (;;) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) break;
@@ -120,18 +128,17 @@ void Supervisor::reap() {
   }
 }
 
-void Supervisor::rank_ended(Group& group, int status) {
-  outcomes_.push_back({.rank = group.rank,
-                       .status = status,
-                       .sent = group.sent,
-                       .after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_)});
+void LocalRanks::rank_ended(Group& group, int status) {
+  ended_.push_back({.rank = group.rank,
+                    .status = status,
+                    .sent = group.sent,
+                    .after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_)});
   group.state = State::leftovers;
   group.limit = Clock::now() + patience(kPatienceAfterFailure);
   close_if_empty(group);
-  if (status != 0 && phase_ == Phase::running) enter(Phase::grace, kGrace);
 }
 
-void Supervisor::look_after_leftovers() {
+void LocalRanks::look_after_leftovers() {
   for (auto& group : groups_) {
     if (group.state != State::leftovers) continue;
     close_if_empty(group);
@@ -147,10 +154,10 @@ void Supervisor::look_after_leftovers() {
   }
 }
 
-void Supervisor::on_deadline() {
+void LocalRanks::on_deadline() {
   if (!deadline_ || Clock::now() < *deadline_) return;
   deadline_.reset();
-  const auto ranks = running_ranks();
+  const auto ranks = running();
   if (ranks.empty()) return;
   switch (phase_) {
     case Phase::running:
@@ -175,30 +182,30 @@ void Supervisor::on_deadline() {
   }
 }
 
-void Supervisor::enter(Phase phase, milliseconds limit) {
+void LocalRanks::enter(Phase phase, milliseconds limit) {
   phase_ = phase;
   deadline_ = Clock::now() + limit;
 }
 
-void Supervisor::send_all(int signal) {
+void LocalRanks::send_all(int signal) {
   for (auto& group : groups_) {
     if (group.state != State::gone) send(group, signal);
   }
 }
 
-void Supervisor::send(Group& group, int signal) {
+void LocalRanks::send(Group& group, int signal) {
   group.sent = signal;
   ::kill(-group.pid, signal);
   ::kill(-group.pid, SIGCONT);  // a stopped process would not see it
 }
 
-void Supervisor::close_if_empty(Group& group) {
+void LocalRanks::close_if_empty(Group& group) {
   if (!is_empty(group.pid)) return;
   group.state = State::gone;
   watcher_.forget(group.pid);
 }
 
-std::string Supervisor::running_ranks() const {
+std::string LocalRanks::running() const {
   std::string text;
   for (const auto& group : groups_) {
     if (group.state == State::running) text += (text.empty() ? "" : ", ") + std::to_string(group.rank);
@@ -206,6 +213,13 @@ std::string Supervisor::running_ranks() const {
   return text;
 }
 
-milliseconds Supervisor::patience(milliseconds fallback) const { return options_.shutdown_timeout.value_or(fallback); }
+pid_t LocalRanks::process_of(int rank) const {
+  for (const auto& group : groups_) {
+    if (group.rank == rank && group.state == State::running) return group.pid;
+  }
+  return 0;
+}
+
+milliseconds LocalRanks::patience(milliseconds fallback) const { return shutdown_timeout_.value_or(fallback); }
 
 }  // namespace ddp::launch

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <csignal>
-#include <sstream>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/exit_code.hpp"
-#include "launch/options.hpp"
+#include "launch/summary.hpp"
 #include "start/outcome.hpp"
 #include "start/rank_environment.hpp"
 
@@ -17,6 +19,15 @@ namespace {
 using namespace start;
 
 using namespace std::chrono_literals;
+
+/// The summary, without the time of day.
+std::vector<std::string> told(const std::vector<Outcome>& outcomes) {
+  auto lines = summary({.outcomes = outcomes, .tails = {}, .begin = {}});
+  for (auto& line : lines) {
+    if (const auto at = line.find(" (1970-01-01"); at != std::string::npos) line.erase(at, line.find(')') + 1 - at);
+  }
+  return lines;
+}
 
 int exited(int code) { return code << 8; }  // as waitpid() tells it
 
@@ -46,14 +57,14 @@ TEST(Outcome, ARankThatSaysItLostAPeerIsNeverTheCause) {
   const std::vector<Outcome> outcomes{{.rank = 0, .status = exited(kLostPeerExitCode), .after = 1s},
                                       {.rank = 1, .status = exited(1), .after = 3s}};
   EXPECT_EQ(first_failure(outcomes)->rank, 1);
-  EXPECT_NE(summary(outcomes).at(1).find("because it lost a peer"), std::string::npos) << summary(outcomes).at(1);
+  EXPECT_NE(told(outcomes).at(1).find("because it lost a peer"), std::string::npos) << told(outcomes).at(1);
 }
 
 TEST(Outcome, ARankThatGaveUpACallIsNotToldToBeTheOneToBlame) {
   const std::vector<Outcome> outcomes{{.rank = 0, .status = exited(kStalledExitCode), .after = 2s},
                                       {.rank = 1, .status = SIGTERM, .sent = SIGTERM, .after = 5s},
                                       {.rank = 2, .status = exited(kStalledExitCode), .after = 2s}};
-  EXPECT_EQ(summary(outcomes),
+  EXPECT_EQ(told(outcomes),
             (std::vector<std::string>{
                 "rank 0 gave up first, 2.0 s after the start: exit code 75, a call that did not end; its "
                 "error names who held it up",
@@ -71,8 +82,43 @@ TEST(Outcome, WhatDdprunEndedIsNotTheCause) {
             1);
 }
 
+TEST(Summary, TellsWhenAndWhereAndTheLastWords) {
+  const auto lines = summary({.outcomes = {{.rank = 1, .status = exited(3), .after = 1s, .host = "b"},
+                                           {.rank = 0, .status = exited(76), .after = 2s, .host = "a"}},
+                              .tails = {{1, "first\nlast\n"}, {0, "echo\n"}},
+                              .begin = std::chrono::system_clock::now()});
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_TRUE(lines[0].starts_with("rank 1 failed first, 1.0 s after the start (20")) << lines[0];
+  EXPECT_TRUE(lines[0].ends_with(" on b): exit code 3")) << lines[0];
+  EXPECT_EQ(lines[1], "  its last lines on standard error:");
+  EXPECT_EQ(lines[2], "    | first");
+  EXPECT_EQ(lines[3], "    | last");
+  EXPECT_EQ(lines[4], "  rank 0, at 2.0 s on a: exit code 76, because it lost a peer");
+}
+
+TEST(Summary, OfThousandsOfRanksFitsAScreen) {
+  std::vector<Outcome> outcomes{{.rank = 0, .status = exited(3), .after = 1s}};
+  for (int rank = 1; rank < 2000; ++rank) outcomes.push_back({.rank = rank, .status = exited(76), .after = 2s});
+  const auto lines = told(outcomes);
+  EXPECT_EQ(lines.size(), 42u);
+  EXPECT_EQ(lines.back(), "  and 1959 others");
+}
+
+TEST(RankEnvironment, RanksOfASecondNodeCountOn) {
+  const Job job{.id = "j", .world_size = 5, .first_rank = 3, .ranks = 2, .nodes = 2, .node_rank = 1, .role = "r",
+                .master_address = "a", .master_port = 5, .restart = 2, .max_restarts = 4, .store_descriptor = 9};
+  const auto variables = rank_environment({"TORCH_NCCL_ASYNC_ERROR_HANDLING=3"}, job, 1);
+  for (const char* const entry :
+       {"RANK=4", "LOCAL_RANK=1", "ROLE_RANK=4", "WORLD_SIZE=5", "LOCAL_WORLD_SIZE=2", "ROLE_WORLD_SIZE=5",
+        "ROLE_NAME=r", "GROUP_RANK=1", "GROUP_WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=5", "TORCHELASTIC_RUN_ID=j",
+        "TORCHELASTIC_RESTART_COUNT=2", "TORCHELASTIC_MAX_RESTARTS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3"}) {
+    EXPECT_EQ(std::ranges::count(variables, entry), 1) << entry;
+  }
+  EXPECT_EQ(variables.size(), 16u);
+}
+
 TEST(RankEnvironment, ReplacesWhatAnEnclosingLauncherSetAndKeepsTheRest) {
-  const Job job{.id = "j", .ranks = 2, .master_port = 5, .store_descriptor = 9, .threads = std::nullopt};
+  const Job job{.id = "j", .world_size = 2, .ranks = 2, .master_port = 5, .store_descriptor = 9};
   const std::vector<std::string> inherited{"RANK=7", "DDP_STORE_FD=3", "HOME=/h", "RANKED=yes", "OMP_NUM_THREADS=3"};
   auto variables = rank_environment(inherited, job, 1);
   const auto count = [&](const char* entry) { return std::ranges::count(variables, entry); };
@@ -81,26 +127,6 @@ TEST(RankEnvironment, ReplacesWhatAnEnclosingLauncherSetAndKeepsTheRest) {
   EXPECT_EQ(count("RANK=7"), 0);
   variables = rank_environment(inherited, job, 0);
   EXPECT_EQ(count("DDP_STORE_FD=9"), 1);
-}
-
-std::optional<Options> parsed(std::vector<const char*> words) {
-  words.insert(words.begin(), "ddprun");
-  std::ostringstream out;
-  return parse_options(static_cast<int>(words.size()), words.data(), out);
-}
-
-TEST(Options, DashesUnderscoresAndEqualSignsMeanTheSame) {
-  for (const auto& words : {std::vector{"--nproc-per-node", "3", "prog"}, std::vector{"--nproc_per_node", "3", "prog"},
-                            std::vector{"--nproc_per_node=3", "--no-python", "prog"}}) {
-    EXPECT_EQ(parsed(words)->ranks, 3);
-    EXPECT_EQ(parsed(words)->command, std::vector<std::string>{"prog"});
-  }
-}
-
-TEST(Options, WhatFollowsTheProgramIsTheProgramsOwn) {
-  const auto options = parsed({"--master-port", "29500", "prog", "--master-port", "1", "--", "--help"});
-  EXPECT_EQ(options->master_port, 29500);
-  EXPECT_EQ(options->command, (std::vector<std::string>{"prog", "--master-port", "1", "--", "--help"}));
 }
 
 }  // namespace

@@ -1,0 +1,153 @@
+#include "launch/launcher.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace ddp::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::string store_program() {
+  std::error_code none;
+  return (std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "ddprun_store").string();
+}
+
+bool is_a_question(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
+
+}  // namespace
+
+Launcher::Launcher(const Options& options, RankPlan plan, Meeting meeting, Signals& signals)
+    : options_(options),
+      plan_(std::move(plan)),
+      terms_(std::move(meeting.terms)),
+      nodes_(std::move(meeting.nodes)),
+      signals_(signals) {
+  if (!wants_files(options.output)) return;
+  log_folder_ = make_log_folder(options.output, terms_.log_name.empty() ? terms_.id : terms_.log_name);
+  say("output goes to " + log_folder_);
+}
+
+int Launcher::run() {
+  for (;;) {
+    look();
+    while (const auto command = nodes_->next_command()) obey(*command);
+    if (exit_code_) break;
+    wait();
+  }
+  nodes_->part();
+  return *exit_code_;
+}
+
+void Launcher::obey(const Command& command) {
+  switch (command.kind) {
+    case Command::Kind::start:
+      return begin(command.number);
+    case Command::Kind::let_end:
+      if (options_.node_rank > 0) say(command.text);
+      if (attempt_) attempt_->ranks.let_end();
+      return;
+    case Command::Kind::pass_on:
+      if (attempt_) attempt_->ranks.pass_on(command.number);
+      return;
+    case Command::Kind::kill:
+      if (attempt_) attempt_->ranks.kill();
+      return;
+    case Command::Kind::leave:
+      if (!command.text.empty()) say(command.text);
+      exit_code_ = command.number;
+      return;
+  }
+}
+
+void Launcher::begin(int number) {
+  attempt_.emplace(options_, signals_, watcher_);
+  const bool is_relayed = !options_.output.is_inherited && (terms_.world_size > 1 || wants_files(options_.output));
+  if (is_relayed) {
+    attempt_->relay.emplace(plan_output(options_.output, log_folder_, terms_.first_rank, options_.ranks, number),
+                            terms_.first_rank, terms_.world_size);
+    attempt_->says.emplace(attempt_->relay->own_lines());
+  }
+  if (options_.node_rank == 0) {
+    attempt_->store.emplace(plan_.job.store_descriptor, plan_.job.master_port, store_program(), signals_);
+  }
+  start_ranks(number);
+}
+
+void Launcher::start_ranks(int number) {
+  auto job = plan_.job;
+  job.restart = number;
+  for (int local = 0; local < options_.ranks; ++local) {
+    const auto index = static_cast<std::size_t>(local);
+    Relay::RankEnds ends;
+    if (attempt_->relay) ends = attempt_->relay->take_ends(local);
+    start::RankStart start{.program = plan_.program,
+                           .arguments = plan_.arguments,
+                           .environment = start::rank_environment(plan_.environment, job, local),
+                           .output = ends.output.get(),
+                           .error = ends.error.get()};
+    if (!plan_.cores.empty()) start.cores = plan_.cores[index];
+    if (job.first_rank + local == 0 && job.store_descriptor >= 0) start.kept_descriptors = {job.store_descriptor};
+    attempt_->ranks.start(job.first_rank + local, start);
+  }
+}
+
+void Launcher::wait() {
+  std::vector<pollfd> wanted{{signals_.descriptor(), POLLIN, 0}};
+  auto next = nodes_->next_look();
+  const auto consider = [&next](std::optional<Clock::time_point> other) {
+    if (other) next = std::min(next.value_or(*other), *other);
+  };
+  const auto also = [&wanted](const std::vector<pollfd>& more) { wanted.insert(wanted.end(), more.begin(), more.end()); };
+  also(nodes_->wanted());
+  if (attempt_) {
+    consider(attempt_->ranks.next_look());
+    if (attempt_->store && !attempt_->is_draining) {
+      also(attempt_->store->wanted());
+      consider(attempt_->store->next_look());
+    }
+    if (attempt_->is_draining) wanted.push_back({attempt_->relay->descriptor(), POLLIN, 0});
+  }
+  int left = -1;
+  if (next) left = static_cast<int>(std::max<std::int64_t>(0, std::chrono::ceil<milliseconds>(*next - Clock::now()).count()));
+  ::poll(wanted.data(), wanted.size(), left);
+}
+
+void Launcher::look() {
+  while (const auto signal = signals_.next()) on_signal(*signal);
+  if (attempt_) {
+    for (auto& outcome : attempt_->ranks.look()) {
+      outcome.host = host_name();
+      nodes_->rank_ended(outcome);
+    }
+    if (attempt_->store) attempt_->store->look(attempt_->ranks.process_of(0));
+    if (attempt_->ranks.are_gone()) end_attempt();
+  }
+  nodes_->look();
+}
+
+// What they have written may still be on its way; whoever reads it may take his time, or be told with Ctrl-C not to.
+void Launcher::end_attempt() {
+  auto& relay = attempt_->relay;
+  if (relay && !attempt_->is_draining) {
+    attempt_->says.reset();
+    attempt_->is_draining = true;
+    relay->finish();
+  }
+  if (relay && !relay->is_over()) return;
+  const auto tails = relay ? relay->tails() : std::map<int, std::string>();
+  attempt_.reset();
+  std::map<int, std::string> by_rank;
+  for (const auto& [local, text] : tails) by_rank[terms_.first_rank + local] = text;
+  nodes_->ranks_are_gone(by_rank);
+}
+
+void Launcher::on_signal(int signal) {
+  if (signal == SIGCHLD) return;  // look() sees who it was
+  if (attempt_ && attempt_->is_draining && !is_a_question(signal)) return attempt_->relay->give_up();
+  const bool again = signal == SIGINT && is_interrupted_;
+  is_interrupted_ = is_interrupted_ || !is_a_question(signal);
+  nodes_->signalled(again ? SIGKILL : signal);
+}
+
+}  // namespace ddp::launch

@@ -1,0 +1,68 @@
+#pragma once
+/// launcher.hpp: one node's part of a job, from the first attempt to the end.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/local_ranks.hpp"
+#include "launch/meeting.hpp"
+#include "launch/options.hpp"
+#include "launch/relay.hpp"
+#include "launch/say.hpp"
+#include "launch/signals.hpp"
+#include "launch/store_keeper.hpp"
+#include "launch/watcher.hpp"
+#include "start/rank_environment.hpp"
+
+namespace ddp::launch {
+
+/// The ranks of this node, as they are to be started.
+struct RankPlan {
+  std::string program;
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;  ///< the launcher's own
+  start::Job job;                        ///< of the first attempt
+  std::vector<std::vector<int>> cores;   ///< of each local rank; empty: not bound
+};
+
+class Launcher {
+ public:
+  Launcher(const Options& options, RankPlan plan, Meeting meeting, Signals& signals);
+
+  /// Returns the exit code. Errors: ConfigError where the program cannot be run.
+  int run();
+
+ private:
+  struct Attempt {
+    Attempt(const Options& options, const Signals& signals, Watcher& watcher)
+        : ranks(options.shutdown_timeout, signals, watcher) {}
+    std::optional<Relay> relay;
+    std::optional<SayThrough> says;
+    std::optional<StoreKeeper> store;
+    LocalRanks ranks;
+    bool is_draining = false;  // the ranks are gone, their last words not
+  };
+
+  void wait();
+  void look();
+  void obey(const Command& command);
+  void begin(int number);
+  void start_ranks(int number);
+  void on_signal(int signal);
+  void end_attempt();
+
+  const Options& options_;
+  const RankPlan plan_;
+  const Terms terms_;
+  const std::unique_ptr<Nodes> nodes_;
+  Signals& signals_;
+  Watcher watcher_;
+  std::string log_folder_;
+  std::optional<Attempt> attempt_;
+  bool is_interrupted_ = false;
+  std::optional<int> exit_code_;
+};
+
+}  // namespace ddp::launch

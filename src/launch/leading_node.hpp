@@ -1,0 +1,62 @@
+#pragma once
+/// leading_node.hpp: node 0, which decides for all.
+
+#include <memory>
+#include <set>
+
+#include "launch/link.hpp"
+#include "launch/nodes.hpp"
+#include "launch/summary.hpp"
+
+namespace ddp::launch {
+
+struct LeadingOptions {
+  int world_size = 1;
+  int max_restarts = 0;
+  /// How long others may go on after a rank has ended well.
+  std::chrono::milliseconds exit_grace{300'000};
+};
+
+/// Another node: its launcher and its ranks.
+struct OtherNode {
+  std::unique_ptr<Link> link;
+  int first_rank = 0, ranks = 0;
+};
+
+class LeadingNode : public Nodes {
+ public:
+  /// `others`: those of nodes 1, 2, ... The first command is the first attempt's start.
+  LeadingNode(const LeadingOptions& options, std::vector<OtherNode> others);
+
+  void rank_ended(const start::Outcome& outcome) override;
+  void ranks_are_gone(const std::map<int, std::string>& tails) override;
+  void signalled(int signal) override;
+  void look() override;
+  std::vector<pollfd> wanted() const override;
+  std::optional<Clock::time_point> next_look() const override { return finish_by_; }
+  void part() override;
+
+ private:
+  void signalled(int signal, const OtherNode* by);
+  void begin(int attempt);
+  void tell_all(const Command& command, const OtherNode* but = nullptr);
+  void hear(OtherNode& node, const Message& message);
+  void lose(OtherNode& node, const std::string& why);
+  void end_attempt(const std::string& why);
+  void gone(int node);
+  void conclude();
+  int exit_code() const;
+
+  const LeadingOptions options_;
+  std::vector<OtherNode> others_;
+  int attempt_ = 0;
+  Report report_;
+  std::set<int> gone_;                           // nodes of which no rank is left
+  std::optional<Clock::time_point> finish_by_;   // for ranks that run on after one has ended well
+  std::string verdict_;                          // why the attempt failed, where no rank's end says it
+  bool is_ending_ = false;
+  bool is_signalled_ = false;
+  bool lost_a_node_ = false;
+};
+
+}  // namespace ddp::launch
