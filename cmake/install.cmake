@@ -5,7 +5,7 @@ set(DDP_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
 
 install(TARGETS ddp EXPORT ddpTargets FILE_SET HEADERS)
 if(TARGET ddprun)
-  install(TARGETS ddprun)
+  install(TARGETS ddprun ddprun_store)
 endif()
 install(EXPORT ddpTargets NAMESPACE ddp:: DESTINATION ${DDP_PACKAGE_DIR})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/ddpConfig.cmake.in ${PROJECT_BINARY_DIR}/ddpConfig.cmake

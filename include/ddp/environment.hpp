@@ -38,7 +38,7 @@ struct Environment {
   /// The launcher hosts the store already, so that rank 0 connects to it too
   /// (torchrun: TORCHELASTIC_USE_AGENT_STORE).
   bool agent_store = false;
-  /// Descriptor of a listening TCP socket that the launcher hands to rank 0 (ddprun: DDP_STORE_FD).
+  /// Listening TCP socket that the launcher hands to rank 0 to serve on, whatever agent_store says (DDP_STORE_FD).
   std::optional<int> store_socket;
   std::string source = "none";  ///< "torchrun", "openmpi", "slurm", "none" or "code"
 

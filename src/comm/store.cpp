@@ -217,7 +217,7 @@ StorePtr open_store(const Environment& environment, const std::string& file, std
   StorePtr store;
   if (!file.empty()) {
     store = c10::make_intrusive<c10d::FileStore>(file, environment.world_size);
-  } else if (environment.rank == 0 && !environment.agent_store) {
+  } else if (environment.rank == 0 && (environment.store_socket || !environment.agent_store)) {
     store = served_here(environment, timeout);
     if (!store) store = of_a_twin(environment, timeout);
   } else {

@@ -12,8 +12,8 @@ namespace ddp::comm {
 
 /// A store whose keys are this job's, this restart's and this process's next group's alone.
 ///
-/// A file if `file` names one; else TCP, served by rank 0 (on the launcher's socket if there is
-/// one) unless the launcher's agent serves it. A client that comes before its server tries again
+/// A file if `file` names one; else TCP, served by rank 0 on the launcher's socket if there is
+/// one, else by the launcher's agent if it does so, else by rank 0. A client that comes before its server tries again
 /// every few milliseconds. A rank 0 that finds its port taken by a store comes to that one, so that the
 /// roll call can say who is there twice. A server lives as long as the process: later groups use it again.
 /// Errors: ConfigError where the address cannot be served or another kind of program answers there,

@@ -124,6 +124,26 @@ TEST(Start, AClientThatComesBeforeItsServerFindsItSoon) {
   expect_success(outcomes);
 }
 
+TEST(Start, RankZeroServesOnTheSocketThatItWasHandedThoughThereMayBeAnAgentsStore) {
+  expect_success(observe_ranks(2, [](Environment environment) {
+    environment.agent_store = true;
+    const auto group = join(environment);
+    auto tensor = at::ones({10});
+    group->all_reduce(tensor);
+    EXPECT_EQ(tensor.sum().item<float>(), 20);
+  }));
+}
+
+TEST(Start, WithoutASocketRankZeroIsAClientOfTheAgentsStore) {
+  expect_success(observe_ranks(2, [](Environment environment) {
+    if (environment.rank == 1) return;
+    environment.agent_store = true;
+    environment.store_socket.reset();
+    environment.master_port = silent_port().port;
+    expect_error<TimeoutError>([&] { join(environment, 1s); }, "rank 0 does not serve the store at 127.0.0.1:");
+  }));
+}
+
 TEST(Start, ARankThatComesTwiceIsAnErrorOnAllRanks) {
   expect_success(observe_ranks(3, [](Environment environment) {
     if (environment.rank == 2) environment.rank = 1;

@@ -152,6 +152,12 @@ TEST(Environment, OnlyRankZeroAdoptsTheLaunchersSocket) {
   EXPECT_EQ(read(kLoop).store_socket, std::nullopt);
 }
 
+TEST(Environment, AnAgentsStoreAndASocketMayBothBeThere) {
+  const auto rank0 = read(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"DDP_STORE_FD", "7"}}));
+  EXPECT_TRUE(rank0.agent_store);
+  EXPECT_EQ(rank0.store_socket, 7);
+}
+
 TEST(Environment, AWorldOfOneNeedsNoAddress) {
   EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).world_size, 1);
   EXPECT_EQ(read({{"WORLD_SIZE", "1"}}).rank, 0);
