@@ -13,20 +13,21 @@ namespace {
 /// An empty value removes a variable that an enclosing launcher may have set.
 using Variables = std::map<std::string, std::string>;
 
-Variables variables_of(const Job& job, int rank) {
+Variables variables_of(const Job& job, int local_rank) {
+  const int rank = job.node_rank * job.ranks + local_rank;
   const auto number = std::to_string(rank);
-  const auto ranks = std::to_string(job.ranks);
+  const auto ranks = std::to_string(job.nodes * job.ranks);
   Variables variables{
       {"RANK", number},
-      {"LOCAL_RANK", number},
+      {"LOCAL_RANK", std::to_string(local_rank)},
       {"ROLE_RANK", number},
       {"WORLD_SIZE", ranks},
-      {"LOCAL_WORLD_SIZE", ranks},
+      {"LOCAL_WORLD_SIZE", std::to_string(job.ranks)},
       {"ROLE_WORLD_SIZE", ranks},
       {"ROLE_NAME", "default"},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
-      {"MASTER_ADDR", "127.0.0.1"},
+      {"GROUP_RANK", std::to_string(job.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(job.nodes)},
+      {"MASTER_ADDR", job.master_address},
       {"MASTER_PORT", std::to_string(job.master_port)},
       {"TORCHELASTIC_RUN_ID", job.id},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
@@ -50,8 +51,8 @@ std::string make_job_id() {
   return text;
 }
 
-std::vector<std::string> rank_environment(const std::vector<std::string>& inherited, const Job& job, int rank) {
-  const auto ours = variables_of(job, rank);
+std::vector<std::string> rank_environment(const std::vector<std::string>& inherited, const Job& job, int local_rank) {
+  const auto ours = variables_of(job, local_rank);
   std::vector<std::string> result;
   for (const auto& entry : inherited) {
     if (!ours.contains(entry.substr(0, entry.find('=')))) result.push_back(entry);
