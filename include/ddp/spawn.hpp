@@ -51,8 +51,8 @@ class SpawnError : public Error {
 /// the folder where this one was started, with the present environment, and with nothing on standard input. **It runs
 /// main() again up to this same call**; there it runs `body` as ddp::run() does, and ends by std::exit(). So what
 /// stands before spawn() runs in every rank too, and must come to spawn() again; `body` sees what it computed there,
-/// not what this process holds. What stands behind it runs in this process alone. Earlier calls of spawn() return at
-/// once in a rank.
+/// not what this process holds. What stands behind it runs in this process alone. Earlier calls of spawn() end at once
+/// in a rank, as they ended here: they return, or throw a SpawnError with the same numbers.
 ///
 /// The ranks share this process's terminal and process group, and die with it, even by SIGKILL. OMP_NUM_THREADS, unless
 /// it is set, becomes the allowed cores divided by `ranks`.

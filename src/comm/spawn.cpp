@@ -87,13 +87,26 @@ void refuse_launchers() {
   std::exit(code);
 }
 
+// What an earlier call came to, as far as it is known here.
+void end_again(const start::SpawnPast& past, const std::source_location& location) {
+  using How = start::SpawnPast::How;
+  const auto call = "the call at " + words_for(location) + " failed in the process that started this rank";
+  if (past.how == How::rank_failed)
+    throw SpawnError(0, call, {}, {.rank = past.rank, .exit_code = past.exit_code, .signal = past.signal});
+  if (past.how == How::not_started) throw wrong(call, {});
+}
+
 // This process exists for one call alone, of which the others know nothing.
 void call_in_rank(const SpawnTicket& ticket, const std::source_location& location, const Body& body) {
   const auto place = start::place_of(location);
   const int number = calls().begin(place);
   if (place == ticket.place && number == ticket.number) run_as_rank(ticket, body);
   const auto ended = ticket.ended.find(place);
-  if (number > 0 && ended != ticket.ended.end() && number <= ended->second) return calls().end(place);
+  if (number > 0 && ended != ticket.ended.end() && number <= static_cast<int>(ended->second.size())) {
+    const auto& past = ended->second[static_cast<std::size_t>(number - 1)];
+    calls().end(place, past);
+    return end_again(past, location);
+  }
   // It was under way on another thread when this process was started, and is not its business.
   log::detail(log::Subsystem::init, "spawn at {} waits in a rank of another one", words_for(location));
   for (;;) ::pause();
@@ -112,9 +125,14 @@ class Call {
         " at once, which the new processes cannot tell apart; let them follow each other, or call it "
         "on two lines");
   }
-  ~Call() { calls().end(place_); }
+  ~Call() { calls().end(place_, how_); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
+
+  void returns() { how_.how = start::SpawnPast::How::returned; }
+  void fails(const SpawnError& error) {
+    how_ = {start::SpawnPast::How::rank_failed, error.rank(), error.exit_code(), error.signal()};
+  }
 
   SpawnTicket ticket(int local_rank, int report) const {
     return {.parent = ::getpid(),
@@ -126,9 +144,10 @@ class Call {
   }
 
  private:
-  std::map<std::uint64_t, int> ended_;
+  start::SpawnPasts ended_;
   std::uint64_t place_;
   int number_;
+  start::SpawnPast how_;
 };
 
 struct Pipe {
@@ -215,12 +234,15 @@ void spawn(int ranks, const Body& body, const SpawnOptions& options, std::source
   check(ranks, options);
   if (const auto& ticket = own_ticket()) return call_in_rank(*ticket, place, body);
   refuse_launchers();
-  const Call call(place);
+  Call call(place);
   start::SpawnedRanks started(options.shutdown_timeout);
   start_all(started, call, ranks, options);
   started.wait();
-  if (const auto* const failed = started.first_failed())
-    throw comm::spawn_error(*failed, options.nnodes * ranks, words_for(place));
+  const auto* const failed = started.first_failed();
+  if (failed == nullptr) return call.returns();
+  const auto error = comm::spawn_error(*failed, options.nnodes * ranks, words_for(place));
+  call.fails(error);
+  throw error;
 }
 
 }  // namespace ddp

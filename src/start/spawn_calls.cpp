@@ -15,22 +15,18 @@ std::uint64_t place_of(const std::source_location& location) {
 
 int SpawnCalls::begin(std::uint64_t place) {
   const std::lock_guard lock(mutex_);
-  auto& count = counts_[place];
-  return count.begun == count.ended ? ++count.begun : 0;
+  auto& begun = begun_[place];
+  return begun == static_cast<int>(ended_[place].size()) ? ++begun : 0;
 }
 
-void SpawnCalls::end(std::uint64_t place) {
+void SpawnCalls::end(std::uint64_t place, const SpawnPast& how) {
   const std::lock_guard lock(mutex_);
-  ++counts_[place].ended;
+  ended_[place].push_back(how);
 }
 
-std::map<std::uint64_t, int> SpawnCalls::ended() const {
+SpawnPasts SpawnCalls::ended() const {
   const std::lock_guard lock(mutex_);
-  std::map<std::uint64_t, int> result;
-  for (const auto& [place, count] : counts_) {
-    if (count.ended > 0) result[place] = count.ended;
-  }
-  return result;
+  return ended_;
 }
 
 }  // namespace ddp::start

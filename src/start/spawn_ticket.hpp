@@ -4,9 +4,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
+
+#include "start/spawn_calls.hpp"
 
 namespace ddp::start {
 
@@ -18,7 +19,7 @@ struct SpawnTicket {
   int report = -1;          ///< descriptor of the pipe to the parent
   std::uint64_t place = 0;  ///< of the call, and its number there
   int number = 0;
-  std::map<std::uint64_t, int> ended = {};  ///< calls that were over: they return at once
+  SpawnPasts ended = {};  ///< calls that were over
 
   /// The variable's value.
   std::string text() const;

@@ -219,6 +219,22 @@ void twice(const Words&) {
   print("behind");
 }
 
+void again_after_a_failure(const Words&) {
+  int failed = -1, attempts = 0;
+  for (bool well = false; !well; ++attempts) {
+    try {
+      ddp::spawn(2, [&](int local_rank) {
+        if (attempts == 0 && local_rank == 1) throw std::runtime_error("the first attempt");
+        if (attempts == 1) print("attempt 1 after rank " + std::to_string(failed));
+      });
+      well = true;
+    } catch (const ddp::SpawnError& error) {
+      failed = error.rank();
+    }
+  }
+  print("attempts " + std::to_string(attempts));
+}
+
 /// NODE PORT
 void node(const Words& words) {
   tell([&] {
@@ -376,6 +392,7 @@ int main(int argc, char** argv) {
       {"leave_before", leave_before},
       {"crash_at_exit", crash_at_exit},
       {"greet_after", greet_after},
+      {"again_after_a_failure", again_after_a_failure},
   };
   ::alarm(50);  // no run of these tests lasts as long; a forgotten one must not stay
   actions.at(argv[1])(Words(argv + 2, argv + argc));

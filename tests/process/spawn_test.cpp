@@ -160,6 +160,11 @@ TEST(Spawn, MayBeCalledSeveralTimes) {
   EXPECT_EQ(text, "round 0: 3.000000\nround 1: 3.000000\nonce more\nbehind\n");
 }
 
+TEST(Spawn, MayBeCalledAgainAfterAFailure) {
+  const auto text = output_of({"again_after_a_failure"});
+  EXPECT_TRUE(has(text, "attempt 1 after rank 1\nattempt 1 after rank 1\nattempts 2\n"));
+}
+
 TEST(Spawn, MayBeCalledOnTwoThreadsAtOnce) {
   const auto text = output_of({"on_two_threads"});
   for (const std::string line : {"first 10: 21\n", "first 100: 201\n"}) {

@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -49,16 +48,19 @@ TEST(SpawnCalls, CountsEachPlaceByItself) {
   SpawnCalls calls;
   EXPECT_EQ(calls.begin(7), 1);
   EXPECT_EQ(calls.begin(8), 1);
-  calls.end(7);
+  calls.end(7, {.how = SpawnPast::How::rank_failed, .rank = 3});
   EXPECT_EQ(calls.begin(7), 2);
-  EXPECT_EQ(calls.ended(), (std::map<std::uint64_t, int>{{7, 1}}));
+  const auto ended = calls.ended();
+  ASSERT_EQ(ended.at(7).size(), 1U);
+  EXPECT_EQ(ended.at(7)[0].rank, 3);
+  EXPECT_TRUE(ended.at(8).empty());
 }
 
 TEST(SpawnCalls, RefusesASecondOneFromThePlaceOfOneThatHasNotEnded) {
   SpawnCalls calls;
   calls.begin(7);
   EXPECT_EQ(calls.begin(7), 0);
-  calls.end(7);
+  calls.end(7, {});
   EXPECT_EQ(calls.begin(7), 2);
 }
 
@@ -70,18 +72,21 @@ TEST(SpawnCalls, APlaceIsALine) {
 }
 
 TEST(SpawnTicket, ComesBackFromItsText) {
-  const SpawnTicket ticket{
-      .parent = 12, .local_rank = 3, .report = 9, .place = ~std::uint64_t{0}, .number = 2, .ended = {{5, 1}, {6, 4}}};
+  SpawnTicket ticket{.parent = 12, .local_rank = 3, .report = 9, .place = ~std::uint64_t{0}, .number = 2};
+  ticket.ended[5] = {{SpawnPast::How::returned}, {SpawnPast::How::rank_failed, 2, -1, 11}};
+  ticket.ended[6] = {};
   const auto read = SpawnTicket::parse(ticket.text());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->text(), ticket.text());
-  EXPECT_EQ(read->ended, ticket.ended);
   EXPECT_EQ(read->place, ticket.place);
+  ASSERT_EQ(read->ended.at(5).size(), 2U);
+  EXPECT_EQ(read->ended.at(5)[1].how, SpawnPast::How::rank_failed);
+  EXPECT_EQ(read->ended.at(5)[1].signal, 11);
 }
 
 TEST(SpawnTicket, SenselessTextIsNone) {
   for (const auto* text :
-       {"", "x", "1 2 3 4", "1 -1 9 5 1", "1 0 2 5 1", "1 0 9 5 0", "1 0 9 5 1 x", "1 0 9 5 1 5 1 x"})
+       {"", "x", "1 2 3 4", "1 -1 9 5 1", "1 0 2 5 1", "1 0 9 5 0", "1 0 9 5 1 x", "1 0 9 5 1 5 1 0"})
     EXPECT_FALSE(SpawnTicket::parse(text)) << text;
 }
 
