@@ -17,7 +17,8 @@ using std::chrono::milliseconds;
 // As of ddprun: a peer learns of a failure within milliseconds where it waits for the others, and otherwise at its next
 // collective: less would cut off its message, more would keep a hung one.
 constexpr milliseconds kGrace{3000};
-constexpr milliseconds kPatienceAfterKill{10000};  // only a process stuck in the kernel outlives SIGKILL
+constexpr milliseconds kLongest = std::chrono::hours(24);  // poll() could not wait for milliseconds::max()
+constexpr milliseconds kPatienceAfterKill{10000};          // only a process stuck in the kernel outlives SIGKILL
 
 // Of a rank that left early with 0, or whose end nobody knows: no code that says or may say that it is an echo.
 constexpr int kLeftEarly = 2;
@@ -25,6 +26,8 @@ constexpr int kLeftEarly = 2;
 int exit_status(int code) { return code << 8; }
 
 }  // namespace
+
+SpawnedRanks::SpawnedRanks(milliseconds patience) : patience_(std::clamp(patience, milliseconds(0), kLongest)) {}
 
 void SpawnedRanks::add(int rank, pid_t pid, Descriptor report) {
   ::fcntl(report.get(), F_SETFL, O_NONBLOCK);

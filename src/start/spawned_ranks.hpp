@@ -26,8 +26,8 @@ class SpawnedRanks {
     bool failed() const { return failure.has_value(); }
   };
 
-  /// `patience` is the time from SIGTERM to SIGKILL.
-  explicit SpawnedRanks(std::chrono::milliseconds patience) : patience_(patience) {}
+  /// `patience` is the time from SIGTERM to SIGKILL, at most a day.
+  explicit SpawnedRanks(std::chrono::milliseconds patience);
 
   /// `report` is the pipe that the rank writes its SpawnReport to.
   void add(int rank, pid_t pid, Descriptor report);

@@ -173,6 +173,20 @@ TEST(SpawnedRanks, ARankThatLeavesWithoutAWordHasFailed) {
   EXPECT_EQ(ranks.first_failed()->heard.stage(), Stage::started);
 }
 
+TEST(SpawnedRanks, PatienceMayBeWithoutLimit) {
+  SpawnedRanks ranks(std::chrono::milliseconds::max());
+  auto turn = open_pipe();
+  add_rank(ranks, 0, [](const SpawnReport&) { ::_exit(3); });
+  add_rank(ranks, 1, [&](const SpawnReport&) {  // ends at SIGTERM
+    turn.write_end.close();
+    char byte = 0;
+    while (::read(turn.read_end.get(), &byte, 1) != 0) {
+    }
+  });
+  ranks.wait();
+  EXPECT_EQ(ranks.first_failed()->rank, 0);
+}
+
 TEST(SpawnedRanks, ADestructorKillsWhatRuns) {
   auto alive = open_pipe();
   {
