@@ -212,15 +212,12 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
     tell_tails(sources, tails.to.get());
     ::_exit(0);
   }
-  process_ = ChildHandle(pid);
+  process_.emplace(pid);
   control_ = std::move(control.to);
   tails_ = std::move(tails.from);
 }
 
-Relay::~Relay() {
-  give_up();
-  process_.await_end();
-}
+Relay::~Relay() { give_up(); }
 
 Relay::RankEnds Relay::take_ends(int local_rank) { return std::move(ends_[static_cast<std::size_t>(local_rank)]); }
 
@@ -250,7 +247,7 @@ bool Relay::is_over() {
 
 void Relay::give_up() {
   if (tails_.get() < 0) return;
-  process_.kill();
+  process_->send(SIGKILL);
   tails_.close();
 }
 
