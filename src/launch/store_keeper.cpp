@@ -101,7 +101,8 @@ void StoreKeeper::serve() {
   }
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
-  const Descriptor read_end(ends[0]), write_end(ends[1]);
+  const Descriptor read_end(ends[0]);
+  lifeline_ = Descriptor(ends[1]);
   server_.emplace(start::start_rank({.program = program_,
                                            .arguments = {program_, std::to_string(socket_)},
                                            .environment = own_environment(),

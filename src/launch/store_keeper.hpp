@@ -42,6 +42,7 @@ class StoreKeeper {
   bool is_served_ = false;  // by rank 0, or by the program
   std::chrono::milliseconds pause_;
   std::optional<std::chrono::steady_clock::time_point> next_look_;
+  Descriptor lifeline_;  // the program ends once nobody holds it
   std::optional<start::Child> server_;
 };
 
