@@ -202,7 +202,14 @@ TEST(SpawnedRanks, ADestructorKillsWhatRuns) {
 }
 
 TEST(RankEnvironment, NumbersTheRanksOfSeveralNodes) {
-  const Job job{.id = "j", .ranks = 2, .nodes = 3, .node_rank = 1, .master_address = "node0", .master_port = 29500};
+  const Job job{.id = "j",
+                .world_size = 6,
+                .first_rank = 2,
+                .ranks = 2,
+                .nodes = 3,
+                .node_rank = 1,
+                .master_address = "node0",
+                .master_port = 29500};
   const auto variables = rank_environment({}, job, 1);
   for (const auto* entry : {"RANK=3", "LOCAL_RANK=1", "WORLD_SIZE=6", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=1",
                             "GROUP_WORLD_SIZE=3", "MASTER_ADDR=node0", "MASTER_PORT=29500"}) {
