@@ -215,6 +215,7 @@ void start_all(start::SpawnedRanks& ranks, const Call& call, int count, const Sp
   start::RankStart rank{.program = start::own_program(),
                         .arguments = start::program_start().arguments,
                         .environment = {},
+                        .part = "spawn",
                         .own_group = false};
   for (int local_rank = 0; local_rank < count; ++local_rank) {
     auto pipe = open_pipe();

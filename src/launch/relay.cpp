@@ -63,10 +63,11 @@ class Source {
         file_(std::move(file)),
         name_(targets.file),
         wants_lines_(targets.to_console || stream == STDERR_FILENO),
-        splitter_(targets.to_console && ::isatty(stream) == 1, [=, this, &console](std::string_view line, bool update) {
-          if (targets.to_console) console.add(stream, rank, line, update);
-          if (stream == STDERR_FILENO && !update) tail_.add(line);
-        }),
+        splitter_(targets.to_console && ::isatty(stream) == 1,
+                  [=, this, &console](std::string_view line, bool update) {
+                    if (targets.to_console) console.add(stream, rank, line, update);
+                    if (stream == STDERR_FILENO && !update) tail_.add(line);
+                  }),
         console_(console) {}
 
   int descriptor() const { return from_.get(); }
@@ -186,8 +187,8 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
   Sources sources;
   const auto add = [&](const Targets& targets, int stream, int rank) {
     auto channel = targets.to_console ? make_channel(stream) : make_pipe();
-    sources.all.push_back(std::make_unique<Source>(std::move(channel.from), open_file(targets.file), targets, stream,
-                                                   rank, console));
+    sources.all.push_back(
+        std::make_unique<Source>(std::move(channel.from), open_file(targets.file), targets, stream, rank, console));
     return std::move(channel.to);
   };
   for (int local = 0; const auto& targets : plan) {
@@ -196,7 +197,8 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
     ++local;
   }
   auto own = make_pipe();
-  sources.all.push_back(std::make_unique<Source>(std::move(own.from), Descriptor(), Targets(), STDERR_FILENO, -1, console));
+  sources.all.push_back(
+      std::make_unique<Source>(std::move(own.from), Descriptor(), Targets(), STDERR_FILENO, -1, console));
   own_lines_ = std::move(own.to);
   ::fcntl(own_lines_.get(), F_SETFL, O_NONBLOCK);
   auto control = make_pipe();

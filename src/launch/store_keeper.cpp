@@ -104,11 +104,11 @@ void StoreKeeper::serve() {
   const Descriptor read_end(ends[0]);
   lifeline_ = Descriptor(ends[1]);
   server_.emplace(start::start_rank({.program = program_,
-                                           .arguments = {program_, std::to_string(socket_)},
-                                           .environment = own_environment(),
-                                           .kept_descriptors = {socket_},
-                                           .input = read_end.get()},
-                                          [this] { signals_.restore(); }));
+                                     .arguments = {program_, std::to_string(socket_)},
+                                     .environment = own_environment(),
+                                     .kept_descriptors = {socket_},
+                                     .input = read_end.get()},
+                                    [this] { signals_.restore(); }));
 }
 
 }  // namespace ddp::launch
