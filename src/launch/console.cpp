@@ -1,11 +1,13 @@
 #include "launch/console.hpp"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 namespace ddp::launch {
@@ -25,20 +27,46 @@ std::size_t columns(int descriptor) {
   return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/// A line that wraps could not be taken away again. What steers the terminal takes no column but is cut with the rest.
-std::string cut_to(std::string_view text, std::size_t width) {
-  if (const auto end = text.rfind("\x1b[K"); end != std::string_view::npos) text = text.substr(0, end);
-  return std::string(text.substr(0, width));
+/// Where the sequence that steers the terminal and begins at `from` ends: "\x1b[31m".
+std::size_t end_of_sequence(std::string_view text, std::size_t from) {
+  const auto end = text.find_first_of("ABCDEFGHJKSTfhlmnsu", from + 2);
+  return text.substr(from + 1, 1) != "[" || end == std::string_view::npos ? from + 1 : end + 1;
 }
 
-bool write_all(int descriptor, std::string_view text) {
+/// A line that wraps could not be taken away again. What gives colours stays, also behind the cut; what moves or erases
+/// goes.
+std::string cut_to(std::string_view text, std::size_t width) {
+  std::string cut;
+  std::size_t columns_taken = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    if (text[i] == '\x1b') {
+      const auto end = end_of_sequence(text, i);
+      if (text[end - 1] == 'm') cut += text.substr(i, end - i);
+      i = end;
+      continue;
+    }
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U;  // UTF-8: or goes on with a character
+    if (begins) ++columns_taken;
+    if (columns_taken <= width) cut += text[i];
+    ++i;
+  }
+  return cut;
+}
+
+/// 0, or errno's value.
+int write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t size = ::write(descriptor, text.data(), text.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(size));
+    if (size >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(size));
+    } else if (errno == EAGAIN) {  // somebody who shares it does not want to wait
+      pollfd ready{descriptor, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
   }
-  return true;
+  return 0;
 }
 
 }  // namespace
@@ -90,8 +118,16 @@ void Console::keep_order(const Stream& next) {
 }
 
 void Console::write(Stream& stream) {
-  if (stream.is_open && !stream.waiting.empty()) stream.is_open = write_all(stream.descriptor, stream.waiting);
+  if (!stream.is_open || stream.waiting.empty()) return;
+  const int error = write_all(stream.descriptor, stream.waiting);
   stream.waiting.clear();
+  if (error == 0) return;
+  stream.is_open = error != EPIPE && error != EBADF;  // else there may be room again later
+  if (stream.has_failed || error == EPIPE) return;    // whoever closes a pipe knows
+  stream.has_failed = true;
+  const auto line = std::string("ddprun: output is lost: cannot write to standard ") +
+                    (&stream == &output_ ? "output: " : "error: ") + std::strerror(error) + "\n";
+  write_all((&stream == &output_ ? error_ : output_).descriptor, line);
 }
 
 bool Console::flush() {

@@ -29,6 +29,7 @@ class Console {
     bool has_colours;
     std::string waiting = {};
     bool is_open = true;
+    bool has_failed = false;
   };
 
   struct Source {

@@ -64,6 +64,16 @@ Call dial(const std::string& host, std::uint16_t port, const std::string& from, 
   return call;
 }
 
+bool is_own_address(const std::string& host) {
+  std::string why;
+  const auto all = resolve(host, nullptr, why);
+  for (const auto* one = all.get(); one != nullptr; one = one->ai_next) {
+    const Descriptor socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (socket.get() >= 0 && ::bind(socket.get(), one->ai_addr, one->ai_addrlen) == 0) return true;
+  }
+  return !all;
+}
+
 std::optional<Caller> accept_from(int listening) {
   pollfd ready{listening, POLLIN, 0};
   if (::poll(&ready, 1, 0) != 1) return std::nullopt;

@@ -18,6 +18,9 @@ struct Call {
 /// Ends early once `interrupt` is readable.
 Call dial(const std::string& host, std::uint16_t port, const std::string& from, int interrupt);
 
+/// Whether a socket of this machine may have one of `host`'s addresses. A name that does not resolve is taken for one.
+bool is_own_address(const std::string& host);
+
 struct Caller {
   Descriptor socket;
   std::string address;

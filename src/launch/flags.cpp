@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <map>
+#include <utility>
 
 namespace ddp::launch {
 namespace {
@@ -140,6 +141,21 @@ void declare_others(Declared& add, CLI::App& app, Flags& flags) {
   app.add_option("args", flags.args, "Its arguments")->type_name("");
 }
 
+/// How many letters must be put in, left out or changed. Levenshtein, "Binary codes capable of correcting deletions,
+/// insertions, and reversals" (1966).
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const auto changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
+    }
+  }
+  return row[b.size()];
+}
+
 }  // namespace
 
 void declare(CLI::App& app, Flags& flags) {
@@ -152,6 +168,21 @@ void declare(CLI::App& app, Flags& flags) {
   declare_nodes(add, flags);
   declare_output(add, flags);
   declare_others(add, app, flags);
+}
+
+std::string nearest_flag(const std::string& word, const CLI::App& app) {
+  if (word == "-n" || word == "-np" || word == "--np") return "--nproc-per-node";  // mpirun's
+  constexpr std::size_t kMostSlips = 3;
+  std::string nearest;
+  auto least = std::min(kMostSlips + 1, word.size() / 2);
+  for (const auto* const option : app.get_options()) {
+    const auto name = option->get_name();
+    if (const auto slips = distance(word, name); slips < least) {
+      least = slips;
+      nearest = name;
+    }
+  }
+  return nearest;
 }
 
 std::string why_not_served(const std::string& flag) {

@@ -41,6 +41,9 @@ struct Flags {
 /// Adds the flags to `app`, whose parse() fills `flags`.
 void declare(CLI::App& app, Flags& flags);
 
+/// The flag of `app` that a word may have been meant to be; empty: none.
+std::string nearest_flag(const std::string& word, const CLI::App& app);
+
 /// Why one of torchrun's flags is refused: "--module: ...". Empty: it is none of those.
 std::string why_not_served(const std::string& flag);
 

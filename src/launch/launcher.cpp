@@ -61,7 +61,11 @@ void Launcher::obey(const Command& command) {
 }
 
 void Launcher::begin(int number) {
-  attempt_.emplace(options_, signals_, watcher_);
+  const auto restore = [this] {
+    signals_.restore();
+    limit_.restore();
+  };
+  attempt_.emplace(options_, watcher_, restore);
   const bool is_relayed = !options_.output.is_inherited && (terms_.world_size > 1 || wants_files(options_.output));
   if (is_relayed) {
     attempt_->relay.emplace(plan_output(options_.output, log_folder_, terms_.first_rank, options_.ranks, number),
@@ -69,7 +73,7 @@ void Launcher::begin(int number) {
     attempt_->says.emplace(attempt_->relay->own_lines());
   }
   if (options_.node_rank == 0) {
-    attempt_->store.emplace(plan_.job.store_descriptor, plan_.job.master_port, store_program(), signals_);
+    attempt_->store.emplace(plan_.job.store_descriptor, plan_.job.master_port, store_program(), restore);
   }
   start_ranks(number);
 }
@@ -108,7 +112,7 @@ void Launcher::wait() {
       also(attempt_->store->wanted());
       consider(attempt_->store->next_look());
     }
-    if (attempt_->is_draining) wanted.push_back({attempt_->relay->descriptor(), POLLIN, 0});
+    if (attempt_->relay) wanted.push_back({attempt_->relay->descriptor(), POLLIN, 0});  // ignored once it is over
   }
   int left = -1;
   if (next)
@@ -123,10 +127,17 @@ void Launcher::look() {
       outcome.host = host_name();
       nodes_->rank_ended(outcome);
     }
+    notice_lost_relay();
     if (attempt_->store) attempt_->store->look(attempt_->ranks.process_of(0));
     if (attempt_->ranks.are_gone()) end_attempt();
   }
   nodes_->look();
+}
+
+void Launcher::notice_lost_relay() {
+  if (!attempt_->says || !attempt_->relay->is_over()) return;
+  attempt_->says.reset();
+  say("the process ddprun-relay, which carries the ranks' output, has been killed: ranks that write end by SIGPIPE");
 }
 
 // What they have written may still be on its way; whoever reads it may take his time, or be told with Ctrl-C not to.

@@ -1,11 +1,13 @@
 #pragma once
 /// launcher.hpp: one node's part of a job, from the first attempt to the end.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "launch/file_limit.hpp"
 #include "launch/local_ranks.hpp"
 #include "launch/meeting.hpp"
 #include "launch/options.hpp"
@@ -36,8 +38,8 @@ class Launcher {
 
  private:
   struct Attempt {
-    Attempt(const Options& options, const Signals& signals, Watcher& watcher)
-        : ranks(options.shutdown_timeout, signals, watcher) {}
+    Attempt(const Options& options, Watcher& watcher, const std::function<void()>& restore)
+        : ranks(options.shutdown_timeout, watcher, restore) {}
     std::optional<Relay> relay;
     std::optional<SayThrough> says;
     std::optional<StoreKeeper> store;
@@ -51,6 +53,7 @@ class Launcher {
   void begin(int number);
   void start_ranks(int number);
   void on_signal(int signal);
+  void notice_lost_relay();
   void end_attempt();
 
   const Options& options_;
@@ -58,6 +61,7 @@ class Launcher {
   const Terms terms_;
   const std::unique_ptr<Nodes> nodes_;
   Signals& signals_;
+  const FileLimit limit_;
   Watcher watcher_;
   std::string log_folder_;
   std::optional<Attempt> attempt_;

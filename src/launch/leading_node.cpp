@@ -6,6 +6,7 @@
 
 #include "launch/node_words.hpp"
 #include "launch/say.hpp"
+#include "start/signal_name.hpp"
 
 namespace ddp::launch {
 
@@ -45,7 +46,7 @@ void LeadingNode::rank_ended(const start::Outcome& outcome) {
 // Once: what follows is its echo.
 void LeadingNode::end_attempt(const std::string& why) {
   finish_by_.reset();
-  if (is_ending_ || is_signalled_) return;
+  if (is_ending_ || signal_ != 0) return;
   is_ending_ = true;
   tell_all({Command::Kind::let_end, 0, why});
 }
@@ -56,7 +57,7 @@ void LeadingNode::signalled(int signal) { signalled(signal, nullptr); }
 void LeadingNode::signalled(int signal, const OtherNode* by) {
   if (signal == SIGKILL) return tell_all({Command::Kind::kill}, by);
   if (signal != SIGUSR1 && signal != SIGUSR2) {
-    is_signalled_ = true;
+    signal_ = signal;
     finish_by_.reset();  // the signal's own limits are shorter
   }
   tell_all({Command::Kind::pass_on, signal}, by);
@@ -132,11 +133,16 @@ void LeadingNode::conclude() {
   const int code = exit_code();
   if (code != 0 && !verdict_.empty() && !lost_a_node_) say(verdict_);  // else it was said at once
   for (const auto& line : summary(report_)) say(line);
-  if (code != 0 && !is_signalled_ && !lost_a_node_ && attempt_ < options_.max_restarts) {
+  if (code != 0 && signal_ == 0 && !lost_a_node_ && attempt_ < options_.max_restarts) {
     say("restarting all ranks (restart " + std::to_string(attempt_ + 1) + " of at most " +
         std::to_string(options_.max_restarts) + ")");
     return begin(attempt_ + 1);
   }
+  if (code != 0 && options_.max_restarts > 0 && attempt_ == options_.max_restarts) {
+    say("no restart is left (" + std::to_string(options_.max_restarts) + " of " +
+        std::to_string(options_.max_restarts) + ")");
+  }
+  if (code == 0 && signal_ != 0) say("all ranks have ended well after " + start::signal_name(signal_));
   commands_.push_back({Command::Kind::leave, code});
   const auto* const failure = start::first_failure(report_.outcomes);
   const auto why = code == 0           ? std::string()
@@ -157,8 +163,8 @@ std::vector<pollfd> LeadingNode::wanted() const {
 }
 
 void LeadingNode::part() {
-  constexpr std::chrono::seconds kPatience{3};
-  const auto end = Clock::now() + kPatience;
+  constexpr std::chrono::seconds kLongest{3};
+  const auto end = Clock::now() + kLongest;
   for (auto& node : others_) {
     while (node.link && !node.link->is_over() && Clock::now() < end) {  // the other closes once it has read
       auto wanted = node.link->wanted();

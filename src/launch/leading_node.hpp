@@ -56,7 +56,7 @@ class LeadingNode : public Nodes {
   std::optional<Clock::time_point> finish_by_;  // for ranks that run on after one has ended well
   std::string verdict_;                         // why the attempt failed, where no rank's end says it
   bool is_ending_ = false;
-  bool is_signalled_ = false;
+  int signal_ = 0;  // that told all ranks to end; 0: none
   bool lost_a_node_ = false;
 };
 

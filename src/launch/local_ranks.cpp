@@ -33,8 +33,8 @@ bool is_empty(pid_t group) { return ::kill(-group, 0) != 0; }
 
 }  // namespace
 
-LocalRanks::LocalRanks(std::optional<milliseconds> shutdown_timeout, const Signals& signals, Watcher& watcher)
-    : shutdown_timeout_(shutdown_timeout), signals_(signals), watcher_(watcher) {
+LocalRanks::LocalRanks(std::optional<milliseconds> shutdown_timeout, Watcher& watcher, std::function<void()> restore)
+    : shutdown_timeout_(shutdown_timeout), watcher_(watcher), restore_(std::move(restore)) {
   // Orphans of the ranks become our children, so that their end is seen and they are reaped.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
@@ -51,7 +51,7 @@ LocalRanks::~LocalRanks() {
 void LocalRanks::start(int rank, const RankStart& start) {
   const auto in_child = [this] {
     watcher_.add(::getpid());
-    signals_.restore();
+    restore_();
   };
   groups_.push_back({.rank = rank, .pid = start::start_rank(start, in_child), .limit = {}});
 }

@@ -4,11 +4,11 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "launch/signals.hpp"
 #include "launch/watcher.hpp"
 #include "start/outcome.hpp"
 #include "start/start_rank.hpp"
@@ -27,8 +27,10 @@ using Clock = std::chrono::steady_clock;
 /// Threads: none; fork and exec need a process with one thread.
 class LocalRanks {
  public:
+  /// `restore` gives a new process what the launcher was given, of which it has changed its own: signals, limits.
   /// `shutdown_timeout`: from SIGTERM to SIGKILL; unset: 30 s after a signal from outside, 5 s after a failure.
-  LocalRanks(std::optional<std::chrono::milliseconds> shutdown_timeout, const Signals& signals, Watcher& watcher);
+  LocalRanks(std::optional<std::chrono::milliseconds> shutdown_timeout, Watcher& watcher,
+             std::function<void()> restore);
   /// Kills whatever still runs.
   ~LocalRanks();
   LocalRanks(const LocalRanks&) = delete;
@@ -80,8 +82,8 @@ class LocalRanks {
   std::chrono::milliseconds patience(std::chrono::milliseconds fallback) const;
 
   std::optional<std::chrono::milliseconds> shutdown_timeout_;
-  const Signals& signals_;
   Watcher& watcher_;
+  std::function<void()> restore_;
   const Clock::time_point start_ = Clock::now();
   std::vector<Group> groups_;
   std::vector<Outcome> ended_;

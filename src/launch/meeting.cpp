@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <stdexcept>
 
 #include "ddp/error.hpp"
@@ -53,6 +54,9 @@ class Host {
   std::pair<std::vector<std::unique_ptr<Link>>, std::vector<Hello>> receive() {
     const auto start = Clock::now();
     bool told = false;
+    if (!is_own_address(options_.master_address)) {
+      say("warning: " + options_.master_address + " is no address of this machine, where the others look for node 0");
+    }
     while (!absent().empty()) {
       wait_for(wanted(), signals_, told ? start + options_.join_timeout : start + kQuietWait);
       accept();
@@ -129,6 +133,7 @@ class Host {
     const auto node = static_cast<std::size_t>(hello.node_rank);
     hellos_[node] = hello;
     present_[node] = std::make_unique<Link>(std::move(*guest.link));
+    present_[node]->send({kPatience});
     guest.link.reset();
   }
 
@@ -164,21 +169,36 @@ class Host {
   std::vector<Guest> guests_;
 };
 
-/// Node 0's answer; nothing where the connection has ended without one.
-std::optional<Terms> await_answer(Link& link, Signals& signals) {
+/// The next message from node 0; nothing where the connection ends without one, or the time.
+std::optional<Message> await_message(Link& link, Signals& signals, Clock::time_point until) {
   for (;;) {
-    wait_for({link.wanted()}, signals, Clock::time_point::max());
     link.look();
-    if (const auto message = link.next()) {
-      if (message->kind == kRefused && message->fields.size() == 1) {
-        throw ConfigError(
-            {}, "ddprun", "node 0 at " + link.peer() + " refuses this node: " + message->fields[0],
-            "give all nodes the same --nnodes, --rdzv-id and --master-addr, and each its own --node-rank");
-      }
-      return terms_of(*message);
-    }
-    if (link.is_over()) return std::nullopt;
+    if (auto message = link.next()) return message;
+    if (link.is_over() || Clock::now() >= until) return std::nullopt;
+    wait_for({link.wanted()}, signals, until);
   }
+}
+
+/// What node 0 says once all nodes are there; nothing where nobody answers. Node 0 counts its time from its own start.
+std::optional<Terms> await_answer(Link& link, Signals& signals, milliseconds join_timeout) {
+  auto message = await_message(link, signals, Clock::now() + kHelloTimeout);
+  if (message && message->kind == kPatience) {
+    message = await_message(link, signals, Clock::now() + join_timeout + kHelloTimeout);
+  }
+  if (!message) return std::nullopt;
+  if (message->kind != kRefused || message->fields.size() != 1) return terms_of(*message);
+  throw ConfigError({}, "ddprun", "node 0 at " + link.peer() + " refuses this node: " + message->fields[0],
+                    "give all nodes the same --nnodes, --rdzv-id and --master-addr, and each its own --node-rank");
+}
+
+/// Sorts by time.
+std::string now() {
+  const std::time_t time = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &parts);
+  return text;
 }
 
 }  // namespace
@@ -199,7 +219,8 @@ Meeting lead_meeting(const Options& options, std::uint16_t store_port, Signals& 
               .nodes = options.nodes,
               .max_restarts = options.max_restarts,
               .store_port = store_port};
-  if (wants_files(options.output)) terms.log_name = choose_log_name(options.output, terms.id);
+  if (wants_files(options.output))
+    terms.log_name = choose_log_name(options.output, options.job_id.empty() ? now() + "-" + terms.id : terms.id);
   std::vector<OtherNode> others;
   if (options.nodes > 1) {
     auto [links, hellos] = Host(options, signals).receive();
@@ -230,9 +251,9 @@ Meeting join_meeting(const Options& options, Signals& signals) {
       link->send(
           words_of(Hello{kLanguage, options.job_id, options.nodes, options.node_rank, options.ranks, host_name()}));
       try {
-        if (auto terms = await_answer(*link, signals))
+        if (auto terms = await_answer(*link, signals, options.join_timeout))
           return {*terms, std::make_unique<FollowingNode>(std::move(link))};
-        call.why = "it hangs up";
+        call.why = link->is_over() ? "somebody there hangs up" : "somebody listens there, but does not answer";
       } catch (const Error&) {
         throw;
       } catch (const std::runtime_error& error) {

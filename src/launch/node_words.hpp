@@ -16,7 +16,8 @@ inline constexpr const char* kRankEnded = "rank ended";
 inline constexpr const char* kTail = "tail";
 inline constexpr const char* kRanksAreGone = "ranks are gone";
 inline constexpr const char* kSignalled = "signalled";
-// From node 0: one of the two, then commands.
+// From node 0: kPatience at once, one of the two once all are there, then commands.
+inline constexpr const char* kPatience = "patience";
 inline constexpr const char* kWelcome = "welcome";
 inline constexpr const char* kRefused = "refused";
 

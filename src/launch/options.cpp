@@ -152,8 +152,9 @@ void take_place(const Flags& flags, Options& options) {
   }
   const bool is_dynamic = flags.backend == "c10d";
   if (!flags.backend.empty() && flags.backend != "static" && !(is_dynamic && options.nodes == 1)) {
-    throw wrong("--rdzv-backend " + flags.backend + " is not served for " + std::to_string(options.nodes) + " nodes",
-                "leave it out, and give each node its --node-rank and all the same --master-addr");
+    throw wrong(
+        "--rdzv-backend " + flags.backend + " is not served for " + std::to_string(options.nodes) + " nodes",
+        "leave it out, and give each node its --node-rank; --rdzv-endpoint or --master-addr stays the same on all");
   }
   if (!flags.endpoint.empty() && !(flags.master_address.empty() && flags.master_port.empty())) {
     throw wrong("--rdzv-endpoint and --master-addr or --master-port name the same place", "give one of them");
@@ -213,6 +214,16 @@ void parse_words(CLI::App& app, std::vector<std::string> words) {
   app.parse(std::move(words));
 }
 
+/// For a flag that there is not.
+std::string remedy_for(const std::vector<std::string>& words, const CLI::App& app) {
+  for (const auto& word : words) {
+    const auto flag = word.substr(0, word.find('='));
+    if (!flag.starts_with('-') || app.get_option_no_throw(flag) != nullptr) continue;
+    if (const auto meant = nearest_flag(flag, app); !meant.empty()) return "did you mean " + meant + "?";
+  }
+  return "see ddprun --help";
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv, std::ostream& out) {
@@ -231,6 +242,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::ost
   } catch (const CLI::CallForVersion& version) {
     out << version.what() << "\n";
     return std::nullopt;
+  } catch (const CLI::ExtrasError& error) {
+    throw wrong(error.what(), remedy_for(words, app));
   } catch (const CLI::ParseError& error) {
     throw wrong(error.what());
   }

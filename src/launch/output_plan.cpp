@@ -74,8 +74,8 @@ std::vector<Streams> parse_streams(const std::string& text, int local_ranks, con
     const auto value = colon == std::string::npos ? std::string() : part.substr(colon + 1);
     if (rank < 0 || !is_streams(value)) {
       throw wrong(std::string(flag) +
-                      " must be 0, 1 (output), 2 (error) or 3 (both), or such a number for local ranks, " +
-                      "as in 0:3,1:1, not \"" + text + "\"",
+                      " must be 0, 1 (output), 2 (error) or 3 (both), or such a number for local ranks below " +
+                      std::to_string(local_ranks) + ", " + "as in 0:3,1:1, not \"" + text + "\"",
                   "see ddprun --help");
     }
     all[static_cast<std::size_t>(rank)] = streams_of(value[0]);

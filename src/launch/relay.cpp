@@ -22,7 +22,12 @@
 namespace ddp::launch {
 namespace {
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void fail(const char* what) {
+  if (errno == EMFILE || errno == ENFILE) {
+    throw ConfigError({}, "ddprun", "this process may not open as many files as so many ranks need", "raise ulimit -n");
+  }
+  throw std::system_error(errno, std::generic_category(), what);
+}
 
 Channel make_pipe() {
   int ends[2];

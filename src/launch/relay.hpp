@@ -41,7 +41,7 @@ class Relay {
   void finish();
   /// Readable once there is something for is_over() to take.
   int descriptor() const { return tails_.get(); }
-  /// After finish(), whether all has been written. Does not wait.
+  /// After finish(), whether all has been written; before, whether somebody has ended the process. Does not wait.
   bool is_over();
   /// For one that nobody reads from.
   void give_up();

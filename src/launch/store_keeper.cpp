@@ -65,8 +65,8 @@ bool calls_at(pid_t pid, std::uint16_t port) {
   return std::ranges::any_of(descendants_of(pid), [&](const Process& one) { return holds_one_of(sockets, one.pid); });
 }
 
-StoreKeeper::StoreKeeper(int socket, std::uint16_t port, std::string program, const Signals& signals)
-    : socket_(socket), port_(port), program_(std::move(program)), signals_(signals), pause_(kFirstPause) {
+StoreKeeper::StoreKeeper(int socket, std::uint16_t port, std::string program, std::function<void()> restore)
+    : socket_(socket), port_(port), program_(std::move(program)), restore_(std::move(restore)), pause_(kFirstPause) {
   if (socket_ >= 0) ::fcntl(socket_, F_SETOWN, 0);
 }
 
@@ -108,7 +108,7 @@ void StoreKeeper::serve() {
                                      .environment = own_environment(),
                                      .kept_descriptors = {socket_},
                                      .input = read_end.get()},
-                                    [this] { signals_.restore(); }));
+                                    restore_));
 }
 
 }  // namespace ddp::launch

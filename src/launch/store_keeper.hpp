@@ -5,11 +5,11 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "launch/signals.hpp"
 #include "start/child.hpp"
 
 namespace ddp::launch {
@@ -19,8 +19,8 @@ namespace ddp::launch {
 /// answers then: as soon as it does, and not before, a small program is started that serves there, and ends with this.
 class StoreKeeper {
  public:
-  /// `socket`: listens; forgets its owner. `program`: "ddprun_store".
-  StoreKeeper(int socket, std::uint16_t port, std::string program, const Signals& signals);
+  /// `socket`: listens; forgets its owner. `program`: "ddprun_store". `restore`: as LocalRanks's.
+  StoreKeeper(int socket, std::uint16_t port, std::string program, std::function<void()> restore);
   StoreKeeper(const StoreKeeper&) = delete;
 
   /// `rank_0`: the process that was started as it. Errors: std::runtime_error where the program is missing.
@@ -38,7 +38,7 @@ class StoreKeeper {
   int socket_;
   std::uint16_t port_;
   std::string program_;
-  const Signals& signals_;
+  std::function<void()> restore_;
   bool is_served_ = false;  // by rank 0, or by the program
   std::chrono::milliseconds pause_;
   std::optional<std::chrono::steady_clock::time_point> next_look_;

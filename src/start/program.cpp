@@ -21,6 +21,12 @@ Kind kind_of(const std::string& path) {
   return ::access(path.c_str(), X_OK) == 0 ? Kind::program : Kind::no_permission;
 }
 
+/// For a file that the system does not run.
+std::string remedy_for(const std::string& path) {
+  if (path.ends_with(".py")) return "ddprun starts programs and no Python by itself: python3 " + path;
+  return "chmod +x " + path;
+}
+
 ConfigError wrong(const std::string& what, const std::string& remedy) { return {Origin{}, "ddprun", what, remedy}; }
 
 std::string check(const std::string& path) {
@@ -32,7 +38,7 @@ std::string check(const std::string& path) {
     case Kind::folder:
       throw wrong(path + " is a folder", "name a program");
     case Kind::no_permission:
-      throw wrong(path + " has no run permission", "chmod +x " + path);
+      throw wrong(path + " has no run permission", remedy_for(path));
   }
   return path;
 }
@@ -47,8 +53,10 @@ std::string find_program(const std::string& name, const std::string& search_path
     const std::string path = (folder.empty() ? "." : folder) + "/" + name;
     if (kind_of(path) == Kind::program) return path;
   }
-  const bool here = kind_of("./" + name) != Kind::missing;
-  throw wrong("no program " + name + " on the PATH", here ? "did you mean ./" + name + "?" : "check the name");
+  const auto here = kind_of("./" + name);
+  throw wrong("no program " + name + " on the PATH", here == Kind::missing   ? "check the name"
+                                                     : here == Kind::program ? "did you mean ./" + name + "?"
+                                                                             : remedy_for(name));
 }
 
 }  // namespace ddp::start

@@ -1,6 +1,7 @@
 // ddprun as a user meets it: real processes, real signals. DDPRUN and RANK_PROBE are the paths of the programs.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -191,6 +192,25 @@ TEST(Ddprun, OutOfRestartsTheLastFailureCounts) {
   EXPECT_EQ(job.finish(), 7) << job.text();
   EXPECT_EQ(job.occurrences("attempt 1 of 1"), 2) << job.text();
   EXPECT_EQ(job.occurrences("attempt 2"), 0) << job.text();
+  EXPECT_EQ(lines_with(job.text(), "no restart is left (1 of 1)").size(), 1u) << job.text();
+}
+
+TEST(Ddprun, AHundredRanksNeedNoHigherLimitOfFilesThanTheyHave) {
+  auto job = ddprun({"--nproc-per-node", "100", "/bin/sh", "-c", "ulimit -n"}, [] {
+    const rlimit low{64, 4096};
+    ::setrlimit(RLIMIT_NOFILE, &low);
+  });
+  EXPECT_EQ(job.finish(), 0) << job.text();
+  EXPECT_EQ(job.occurrences("] 64\n"), 100) << job.text();
+}
+
+TEST(Ddprun, TooFewFilesAreNamedWithTheRemedy) {
+  auto job = ddprun({"--nproc-per-node", "100", "/bin/true"}, [] {
+    const rlimit low{64, 64};
+    ::setrlimit(RLIMIT_NOFILE, &low);
+  });
+  EXPECT_EQ(job.finish(), 2) << job.text();
+  EXPECT_NE(job.text().find("raise ulimit -n"), std::string::npos) << job.text();
 }
 
 TEST(Ddprun, WhatIsToldToStopDoesNotStartAgain) {
@@ -297,6 +317,7 @@ TEST(Ddprun, RanksThatEndWellOnATermAreASuccess) {
   job.read_until("pids", 2);
   job.signal(SIGTERM);
   EXPECT_EQ(job.finish(), 0) << job.text();
+  EXPECT_EQ(lines_with(job.text(), "all ranks have ended well after SIGTERM").size(), 1u) << job.text();
 }
 
 TEST(Ddprun, Sigusr2ReachesRanksThatHandleItAlsoBehindAShell) {
@@ -371,6 +392,7 @@ TEST(Ddprun, AProgramThatCannotRunIsNamedInOneLine) {
   expect_mentions(refusal({"./no/such"}), "./no/such");
   expect_mentions(refusal({folder.string()}), "folder");
   expect_mentions(refusal({file("plain", "x", 0644)}), "chmod +x");
+  expect_mentions(refusal({file("train.py", "x", 0644)}), "python3 " + (folder / "train.py").string());
   expect_mentions(refusal({"--nproc-per-node", "2", file("bare", "echo hello\n", 0755)}), "#!/bin/sh");
   expect_mentions(refusal({file("lost", "#!/no/such/shell\n", 0755)}), "interpreter");
   std::filesystem::remove_all(folder);

@@ -220,6 +220,28 @@ TEST(LaunchNodes, OthersSayThatTheyWaitForNodeZeroAndCanBeEnded) {
   EXPECT_EQ(second.finish(), 128 + SIGTERM);
 }
 
+TEST(LaunchNodes, SomebodyAtThePortWhoSaysNothingIsNotWaitedForForEver) {
+  const Descriptor silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(29500);
+  ::inet_pton(AF_INET, own_address().c_str(), &address.sin_addr);
+  const int on = 1;
+  ::setsockopt(silent.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  ASSERT_EQ(::bind(silent.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(silent.get(), 5), 0);
+  auto second = node(1, 1, {"leave", "0", "0"}, {"--rdzv-conf", "timeout=0.5"});
+  EXPECT_EQ(second.finish(), 2);
+  expect_mentions(second.text(), "(somebody listens there, but does not answer)");
+}
+
+TEST(LaunchNodes, ANodeZeroThatIsElsewhereIsWarned) {
+  auto first = ddprun({"--nnodes", "2", "--master-addr", "192.0.2.1", "--rdzv-conf", "timeout=0.1", "--local-addr",
+                       own_address(), RANK_PROBE, "leave", "0", "0"});
+  EXPECT_EQ(first.finish(), 2);
+  expect_mentions(first.text(), "warning: 192.0.2.1 is no address of this machine");
+}
+
 TEST(LaunchNodes, AMasterThatDoesNotResolveIsNamed) {
   auto second = ddprun({"--nnodes", "2", "--node-rank", "1", "--master-addr", "nonexistent.invalid", "--rdzv-conf",
                         "timeout=0.1", RANK_PROBE, "leave", "0", "0"});

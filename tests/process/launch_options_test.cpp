@@ -191,6 +191,13 @@ TEST(Options, WhatMakesNoSenseIsRefusedByName) {
   for (const auto& [words, mentions] : all) expect_refused(words, mentions);
 }
 
+TEST(Options, ASlipOfTheFingerIsMended) {
+  expect_refused({"--nproc-per-nod=2"}, "did you mean --nproc-per-node?");
+  expect_refused({"--max-restart", "2"}, "did you mean --max-restarts?");
+  expect_refused({"-np", "2"}, "did you mean --nproc-per-node?");
+  expect_refused({"--colour"}, "see ddprun --help");
+}
+
 TEST(Options, FlagsOfTorchrunsThatAreNotServedSaySo) {
   for (const char* const flag :
        {"-m", "--module", "--run-path", "--run_path", "--start-method", "--start_method=spawn", "--event-log-handler",

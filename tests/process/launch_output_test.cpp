@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "process/ddprun_jobs.hpp"
 #include "support/temp_folder.hpp"
@@ -208,6 +210,52 @@ TEST(LaunchOutput, ElsewhereRanksHavePipes) {
   EXPECT_EQ(job.finish(), 0);
   EXPECT_EQ(lines_with(job.text(), "terminals:"), (Words{"[0] terminals:", "[1] terminals:"}));
   EXPECT_EQ(job.occurrences("\x1b[3"), 0);
+}
+
+TEST(LaunchOutput, AWriterThatMustNotWaitLosesNothing) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+  auto job =
+      ddprun({"--nproc-per-node", "2", RANK_PROBE, "many_lines", "20000"}, [&] { ::dup2(ends[1], STDOUT_FILENO); });
+  ::close(ends[1]);
+  constexpr int kAlmostFull = 60000;  // of a pipe's 64 KiB
+  for (int filled = 0; filled < kAlmostFull; ::usleep(1000)) {
+    ASSERT_EQ(::ioctl(ends[0], FIONREAD, &filled), 0);
+    ASSERT_FALSE(ProcessHandle(job.pid()).ends_by(Clock::now()));
+  }
+  std::string text;
+  char buffer[65536];
+  for (ssize_t size = 0; (size = ::read(ends[0], buffer, sizeof buffer)) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(size));
+  }
+  ::close(ends[0]);
+  EXPECT_EQ(job.finish(), 0);
+  expect_all_lines(text, "out", 2, 20000, with_rank);
+}
+
+TEST(LaunchOutput, WhatCannotBeWrittenIsSaidToBeLost) {
+  auto job = ddprun({"--nproc-per-node", "2", RANK_PROBE, "many_lines", "1000"}, [] {
+    const int full = ::open("/dev/full", O_WRONLY);
+    ::dup2(full, STDOUT_FILENO);
+  });
+  EXPECT_EQ(job.finish(), 0);
+  EXPECT_EQ(lines_with(job.text(), "output is lost: cannot write to standard output: No space left on device").size(),
+            1u);
+  expect_all_lines(job.text(), "err", 2, 1000, with_rank);
+}
+
+TEST(LaunchOutput, AKilledRelayIsNamed) {
+  auto job = ddprun({"--nproc-per-node", "2", "/bin/sh", "-c", "echo ready; while :; do echo x; sleep 0.05; done"});
+  job.read_until("ready", 2);
+  std::ifstream children("/proc/" + std::to_string(job.pid()) + "/task/" + std::to_string(job.pid()) + "/children");
+  for (pid_t child = 0; children >> child;) {
+    std::string name;
+    std::getline(std::ifstream("/proc/" + std::to_string(child) + "/comm") >> std::ws, name);
+    if (name == "ddprun-relay") ::kill(child, SIGKILL);
+  }
+  EXPECT_EQ(job.finish(), 128 + SIGPIPE);
+  EXPECT_EQ(lines_with(job.text(), "ddprun: the process ddprun-relay, which carries").size(), 1u) << job.text();
 }
 
 TEST(LaunchOutput, AReaderThatIsGoneEndsNothing) {
