@@ -223,7 +223,7 @@ TEST(Recipes, OfKubernetesTrainAsPodsOfSeveralRanks) {
 }
 
 #ifdef MPIRUN
-/// mpirun refuses root, and more ranks than cores, unless told otherwise; to the other machine it goes by `agent`.
+/// mpirun refuses root, and more ranks than cores, unless told otherwise; `agent` takes the place of ssh.
 Variables of_mpirun(const std::string& agent) {
   return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
           {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -233,7 +233,7 @@ Variables of_mpirun(const std::string& agent) {
 
 TEST(Recipes, OfOpenMpiTrainOnOneMachine) {
   Site site(kTrain);
-  EXPECT_EQ(weights_in(site.run(site.a, kMpirun, {}, of_mpirun("none")), 2, "openmpi"), weights_of_two(site));
+  EXPECT_EQ(weights_in(site.run(site.a, kMpirun, {}, of_mpirun("false")), 2, "openmpi"), weights_of_two(site));
 }
 
 TEST(Recipes, OfOpenMpiTrainOnTwoMachines) {
