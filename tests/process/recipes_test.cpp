@@ -26,7 +26,7 @@ constexpr const char* kMpirun = "mpirun -n 2 train";
 constexpr const char* kMpirunOnTwo = "mpirun -n 4 --host node-a:2,node-b:2 -x MASTER_ADDR=node-a train";
 constexpr const char* kSrun = "srun train";
 constexpr const char* kSrunDdprun =
-    "srun sh -c 'ddprun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --nproc-per-node 4 --max-restarts 3 \\\n"
+    "srun sh -c 'exec ddprun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --nproc-per-node 4 --max-restarts 3 \\\n"
     "  --master-addr $(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1) --rdzv-id $SLURM_JOB_ID train'";
 constexpr const char* kPod = "train";
 constexpr const char* kPodOfRanks = "ddprun train";
