@@ -40,7 +40,7 @@ const std::set<std::string> kTried{kPlain,       kDryRun,       kNodes[0],      
                                    kSrunDdprun,  kPod,          kPodOfRanks,       kTorchrun,        kTorchrunNodes[0],
                                    kTorchrunNodes[1]};
 
-TEST(Recipes, OfMultiNodeAreAllTried) {
+TEST(MultiNode, EveryCommandIsTried) {
   const auto documented = documented_commands();
   std::vector<std::string> untried;
   std::ranges::set_difference(documented, kTried, std::back_inserter(untried));
@@ -76,21 +76,21 @@ std::string run_on_both(Site& site, const char* const (&commands)[2], const Repl
   return Site::finished(first) + Site::finished(second);
 }
 
-TEST(Recipes, OfDdprunOnTwoMachinesTrainOverBoth) {
+TEST(MultiNode, DdprunTrainsOverTwoMachines) {
   Site site(kTrain);
   const auto text = run_on_both(site, kNodes);
   EXPECT_EQ(weights_in(text, 4), weights_of_four(site));
   expect_contains(text, {"hosts: node-a (2 ranks), node-b (2 ranks)", "backend gloo"});
 }
 
-TEST(Recipes, OfADryRunShowTheRanksAndStartNothing) {
+TEST(MultiNode, ADryRunShowsTheRanksAndStartsNothing) {
   Site site("echo started");
   const auto text = site.run(site.a, kDryRun);
   expect_contains(text, {"# rank 0 of 2\n", "# rank 1 of 2\n", " RANK=1 ", " MASTER_PORT=ANY_FREE_PORT ", "/train\n"});
   EXPECT_EQ(text.find("started"), std::string::npos) << text;
 }
 
-TEST(Recipes, OfLogsWriteAFolderForEachAttemptAndRank) {
+TEST(MultiNode, LogsHaveAFolderForEachAttemptAndRank) {
   Site site("echo out of $RANK; echo err of $RANK >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
   site.run(site.a, kLogs, {{"--log-dir", "--max-restarts 1 --rdzv-id mine --log-dir"}});
   for (const std::string attempt : {"0", "1"}) {
@@ -102,7 +102,7 @@ TEST(Recipes, OfLogsWriteAFolderForEachAttemptAndRank) {
   }
 }
 
-TEST(Recipes, OfAShellLoopTrainTheSame) {
+TEST(MultiNode, AShellLoopTrainsTheSame) {
   Site site(kTrain);
   EXPECT_EQ(weights_in(site.run(site.a, kLoop), 2), weights_of_two(site));
 }
@@ -134,7 +134,7 @@ void await_checkpoint(const Site& site, const std::string& name) {
   }
 }
 
-TEST(Recipes, OfRestartsGoOnFromTheCheckpoint) {
+TEST(MultiNode, ARestartGoesOnFromTheCheckpoint) {
   Site site(kTrainOn);
   const auto straight = site.run(site.a, kRestarts, {}, {{"RUN", "straight.pt"}, {"RESTARTS", "0"}});
   auto& job = site.start(site.a, kRestarts, {}, {{"RUN", "killed.pt"}, {"RESTARTS", "1"}});
@@ -145,7 +145,7 @@ TEST(Recipes, OfRestartsGoOnFromTheCheckpoint) {
   expect_contains(killed, {"restarting all ranks (restart 1 of at most 3)", "killed.pt loaded, the run goes on with epoch"});
 }
 
-TEST(Recipes, OfDdprunOnTwoMachinesRestartAllRanks) {
+TEST(MultiNode, ARankKilledOnTheOtherMachineRestartsAll) {
   Site site(kTrainOn);
   const Replacements once{{"--master-addr", "--max-restarts 1 --master-addr"}};
   const Variables straight{{"RUN", "straight.pt"}, {"RESTARTS", "0"}}, killed{{"RUN", "killed.pt"}, {"RESTARTS", "1"}};
@@ -177,7 +177,7 @@ std::string srun(const Site& site, int tasks_of_a_node) {
          "code=0\nfor task in $started; do wait $task || code=$?; done\nexit $code";
 }
 
-TEST(Recipes, OfSlurmTrainAsATaskForEachRank) {
+TEST(MultiNode, SlurmTrainsWithATaskForEachRank) {
   Site site(kTrain);
   site.add_program("srun", srun(site, 2));
   const auto text = site.run(site.a, kSrun);
@@ -185,7 +185,7 @@ TEST(Recipes, OfSlurmTrainAsATaskForEachRank) {
   EXPECT_TRUE(contains(text, "hosts: node-a (2 ranks), node-b (2 ranks)"));
 }
 
-TEST(Recipes, OfSlurmTrainUnderALauncherOnEachNode) {
+TEST(MultiNode, SlurmTrainsUnderALauncherOnEachNode) {
   Site site(kTrain);
   site.add_program("srun", srun(site, 1));
   site.add_program("scontrol", "[ \"$*\" = 'show hostnames n[1-2]' ] && printf 'n1\\nn2\\n'");
@@ -210,13 +210,13 @@ Variables of_pod(int pod, int ranks_of_a_pod) {
           {"PET_NPROC_PER_NODE", ranks}};
 }
 
-TEST(Recipes, OfKubernetesTrainAsAPodForEachRank) {
+TEST(MultiNode, KubernetesTrainsWithAPodForEachRank) {
   Site site(kTrain);
   const auto text = run_on_both(site, {kPod, kPod}, {}, of_pod(0, 1), of_pod(1, 1));
   EXPECT_EQ(weights_in(text, 2), weights_of_two(site));
 }
 
-TEST(Recipes, OfKubernetesTrainAsPodsOfSeveralRanks) {
+TEST(MultiNode, KubernetesTrainsWithPodsOfSeveralRanks) {
   Site site(kTrain);
   const auto text = run_on_both(site, {kPodOfRanks, kPodOfRanks}, {}, of_pod(0, 2), of_pod(1, 2));
   EXPECT_EQ(weights_in(text, 4), weights_of_four(site));
@@ -231,12 +231,12 @@ Variables of_mpirun(const std::string& agent) {
           {"OMPI_MCA_plm_rsh_agent", agent}};
 }
 
-TEST(Recipes, OfOpenMpiTrainOnOneMachine) {
+TEST(MultiNode, OpenMpiTrainsOnOneMachine) {
   Site site(kTrain);
   EXPECT_EQ(weights_in(site.run(site.a, kMpirun, {}, of_mpirun("false")), 2, "openmpi"), weights_of_two(site));
 }
 
-TEST(Recipes, OfOpenMpiTrainOnTwoMachines) {
+TEST(MultiNode, OpenMpiTrainsOnTwoMachines) {
   Site site(kTrain);
   site.add_program("agent", "[ $1 = node-b ] && shift && exec nsenter --target " + std::to_string(site.b.pid()) +
                                 " --net --uts --mount --wd=\"$PWD\" sh -c \"$*\"");
@@ -247,12 +247,12 @@ TEST(Recipes, OfOpenMpiTrainOnTwoMachines) {
 #endif
 
 #ifdef TORCHRUN
-TEST(Recipes, OfTorchrunTrainOnOneMachine) {
+TEST(MultiNode, TorchrunTrainsOnOneMachine) {
   Site site(kTrain);
   EXPECT_EQ(weights_in(site.run(site.a, kTorchrun), 2), weights_of_two(site));
 }
 
-TEST(Recipes, OfTorchrunTrainOnTwoMachines) {
+TEST(MultiNode, TorchrunTrainsOnTwoMachines) {
   Site site(kTrain);
   EXPECT_EQ(weights_in(run_on_both(site, kTorchrunNodes), 4), weights_of_four(site));
 }

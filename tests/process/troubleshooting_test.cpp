@@ -232,9 +232,9 @@ TEST(Recipes, OfAWarningShowWhatTheSlowRankDoes) {
 
 TEST(Recipes, OfATimeoutShowTheVerdictAndLinesOfSource) {
   Shell shell("slow");
-  const auto& text = shell.start(kTimeout, {{"=40", "=2"}}).read_until("\n  rank 2: last completed", 1);
+  const auto& text = shell.start(kTimeout, {{"=40", "=2"}}).read_until("]   rank 2: last completed", 1);
   expect_contains(text, {"step 3: timed out after 2.0 s: rank 1 is in \"augmenting\" in step 3 since ", ", its thread ",
-                         "\n  rank 0: last completed all_reduce #", "\n  rank 1: last completed all_reduce #"});
+                         "]   rank 0: last completed all_reduce #", "]   rank 1: last completed all_reduce #"});
   std::smatch frame;
   ASSERT_TRUE(std::regex_search(text, frame, std::regex(R"(at [^\n]*train\(\) in [^\n]*\(\+(0x[0-9a-f]+)\))"))) << text;
   EXPECT_TRUE(contains(shell.run(kSourceLine, {{"0x2134d", frame[1]}}), "train()"));
@@ -282,7 +282,8 @@ TEST(Recipes, OfAKilledRankShowWhoItWasAndTheSignal) {
                   {": rank 1 died (its connection closed without a goodbye; the process ended or was killed) (this "
                    "rank ends because of rank 1)",
                    "ddprun: rank 1 failed first, ",
-                   "killed by SIGKILL (signal 9), not by ddprun; perhaps out of memory (see dmesg)"});
+                   "): killed by SIGKILL (signal 9), not by ddprun; perhaps out of memory (see dmesg)\n",
+                   ": exit code 76, because it lost a peer\n"});
 }
 
 #ifdef PS
