@@ -160,26 +160,36 @@ TEST(MultiNode, ARankKilledOnTheOtherMachineRestartsAll) {
                          "restarting all ranks (restart 1 of at most 1)", "killed.pt loaded, the run goes on with epoch"});
 }
 
-// Slurm: a stand-in for srun sets the variables that a step of two nodes has.
+// Slurm: a stand-in for srun sets what a step of a batch job on two nodes had from Slurm 22.05.
 
-std::string srun(const Site& site, int tasks_of_a_node) {
-  const auto tasks = std::to_string(tasks_of_a_node), all = std::to_string(2 * tasks_of_a_node);
-  return "export SLURM_JOB_ID=4711 SLURM_JOBID=4711 SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_CLUSTER_NAME=cluster\n"
-         "export SLURM_NNODES=2 SLURM_JOB_NUM_NODES=2 SLURM_STEP_NUM_NODES=2 SLURM_NODELIST='n[1-2]'\n"
-         "export SLURM_JOB_NODELIST='n[1-2]' SLURM_STEP_NODELIST='n[1-2]' SLURM_NTASKS=" + all + " SLURM_NPROCS=" + all +
-         "\nexport SLURM_STEP_NUM_TASKS=" + all + " SLURM_TASKS_PER_NODE='" + tasks + "(x2)' SLURM_STEP_TASKS_PER_NODE='" +
-         tasks + "(x2)'\nexport SLURM_CPUS_ON_NODE=2 SLURM_LAUNCH_NODE_IPADDR=10.8.0.1 SLURM_SUBMIT_HOST=n1\n"
-         "node=0 rank=0\nfor machine in " + std::to_string(site.a.pid()) + " " + std::to_string(site.b.pid()) + "; do\n"
-         "  local=0\n  while [ $local -lt " + tasks + " ]; do\n"
-         "    SLURM_PROCID=$rank SLURM_LOCALID=$local SLURM_NODEID=$node SLURMD_NODENAME=n$((node + 1)) \\\n"
-         "      nsenter --target $machine --net --uts --mount --wd=\"$PWD\" \"$@\" &\n"
-         "    started=\"$started $!\" rank=$((rank + 1)) local=$((local + 1))\n  done\n  node=$((node + 1))\ndone\n"
-         "code=0\nfor task in $started; do wait $task || code=$?; done\nexit $code";
+constexpr const char* kSrunScript = R"sh(
+tasks=$((2 * each))
+export ENVIRONMENT=BATCH SLURM_CLUSTER_NAME=cluster SLURM_CPUS_ON_NODE=2 SLURM_DISTRIBUTION=block SLURM_JOBID=4711
+export SLURM_JOB_CPUS_PER_NODE='2(x2)' SLURM_JOB_ID=4711 SLURM_JOB_NODELIST='n[1-2]' SLURM_JOB_NUM_NODES=2
+export SLURM_LAUNCH_NODE_IPADDR=10.8.0.1 SLURM_NNODES=2 SLURM_NODELIST='n[1-2]' SLURM_NPROCS=$tasks
+export SLURM_NTASKS=$tasks SLURM_NTASKS_PER_NODE=$each SLURM_STEPID=0 SLURM_STEP_ID=0 SLURM_STEP_NODELIST='n[1-2]'
+export SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_TASKS_PER_NODE="$each(x2)" SLURM_SUBMIT_HOST=n1
+export SLURM_TASKS_PER_NODE="$each(x2)" SLURM_TOPOLOGY_ADDR_PATTERN=node
+rank=0
+while [ $rank -lt $tasks ]; do
+  node=$((rank / each))
+  [ $node = 0 ] && machine=$first || machine=$second
+  SLURM_PROCID=$rank SLURM_LOCALID=$((rank % each)) SLURM_NODEID=$node SLURMD_NODENAME=n$((node + 1)) \
+    nsenter --target $machine --net --uts --mount --wd="$PWD" "$@" &
+  started="$started $!" rank=$((rank + 1))
+done
+code=0
+for task in $started; do wait $task || code=$?; done
+exit $code)sh";
+
+void add_srun(const Site& site, int tasks_of_a_node) {
+  site.add_program("srun", "each=" + std::to_string(tasks_of_a_node) + " first=" + std::to_string(site.a.pid()) +
+                               " second=" + std::to_string(site.b.pid()) + kSrunScript);
 }
 
 TEST(MultiNode, SlurmTrainsWithATaskForEachRank) {
   Site site(kTrain);
-  site.add_program("srun", srun(site, 2));
+  add_srun(site, 2);
   const auto text = site.run(site.a, kSrun);
   EXPECT_EQ(weights_in(text, 4, "slurm"), weights_of_four(site));
   EXPECT_TRUE(contains(text, "hosts: node-a (2 ranks), node-b (2 ranks)"));
@@ -187,7 +197,7 @@ TEST(MultiNode, SlurmTrainsWithATaskForEachRank) {
 
 TEST(MultiNode, SlurmTrainsUnderALauncherOnEachNode) {
   Site site(kTrain);
-  site.add_program("srun", srun(site, 1));
+  add_srun(site, 1);
   site.add_program("scontrol", "[ \"$*\" = 'show hostnames n[1-2]' ] && printf 'n1\\nn2\\n'");
   const auto text = site.run(site.a, kSrunDdprun, {{"--nproc-per-node 4", "--nproc-per-node 2"}});
   EXPECT_EQ(weights_in(text, 4), weights_of_four(site));
