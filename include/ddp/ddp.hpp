@@ -22,6 +22,7 @@
 #include "ddp/reducer_stats.hpp"
 #include "ddp/run.hpp"
 #include "ddp/seed.hpp"
+#include "ddp/spawn.hpp"
 #include "ddp/state_dict.hpp"
 #include "ddp/stop.hpp"
 #include "ddp/tensor_visitor.hpp"

@@ -49,7 +49,8 @@ void on_stop_signal(int number, siginfo_t* info, void* context) {
 void require_takeable(int number) {
   struct sigaction action{};
   const auto faults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
-  const bool is_takeable = number != SIGKILL && number != SIGSTOP && std::ranges::find(faults, number) == faults.end() &&
+  const bool is_takeable = number != SIGKILL && number != SIGSTOP &&
+                           std::ranges::find(faults, number) == faults.end() &&
                            ::sigaction(number, nullptr, &action) == 0;
   if (!is_takeable) throw std::invalid_argument("ddp: a program cannot go on after signal " + std::to_string(number));
 }

@@ -167,7 +167,8 @@ StorePtr serve(const Environment& environment, std::chrono::milliseconds timeout
   if (environment.store_socket && !watch::is_listening(*environment.store_socket))
     throw cannot_serve(environment,
                        "DDP_STORE_FD=" + std::to_string(*environment.store_socket) + " is no socket that listens");
-  // The launcher shares the socket and sees by its owner that this rank serves; else it would have another program do so.
+  // The launcher shares the socket and sees by its owner that this rank serves; else it would have another program do
+  // so.
   if (environment.store_socket) ::fcntl(*environment.store_socket, F_SETOWN, ::getpid());
   if (!environment.store_socket) {
     auto port = take_store_port(environment.master_port);

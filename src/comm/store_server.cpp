@@ -51,8 +51,8 @@ Place place_of(int listening) {
   if (bound.ss_family != AF_INET && bound.ss_family != AF_INET6) throw cannot_serve(listening, "it is no TCP socket");
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};
-  if (const int code = ::getnameinfo(raw, size, host.data(), host.size(), port.data(), port.size(),
-                                     NI_NUMERICHOST | NI_NUMERICSERV);
+  if (const int code =
+          ::getnameinfo(raw, size, host.data(), host.size(), port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
       code != 0)
     throw cannot_serve(listening, ::gai_strerror(code));
   auto all = loopback_of_all(listening, bound);

@@ -17,9 +17,9 @@ struct Cpu {
 /// The CPUs that this process may use, as the system under `root` (/sys/devices/system) describes them.
 std::vector<Cpu> allowed_cpus(const std::filesystem::path& root);
 
-/// The numbers of each rank's CPUs. Physical cores are shared out evenly and whole, ranks over NUMA nodes by their cores,
-/// and no rank has cores of two nodes unless there are fewer ranks than nodes. More ranks than cores get threads of
-/// cores; more than those share them.
+/// The numbers of each rank's CPUs. Physical cores are shared out evenly and whole, ranks over NUMA nodes by their
+/// cores, and no rank has cores of two nodes unless there are fewer ranks than nodes. More ranks than cores get threads
+/// of cores; more than those share them.
 std::vector<std::vector<int>> share_out(std::vector<Cpu> cpus, int ranks);
 
 }  // namespace ddp::launch

@@ -10,7 +10,7 @@
 namespace ddp::launch {
 
 struct Call {
-  Descriptor socket;    ///< of none: nobody answered
+  Descriptor socket;     ///< of none: nobody answered
   std::string why = {};  ///< in words, then
 };
 

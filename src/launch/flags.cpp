@@ -23,17 +23,21 @@ constexpr const char* kFooter =
     "  ddprun --dry-run --nproc-per-node 2 ./train             what would be started, and with what\n"
     "  ddprun --inspect 4711                                   what the ranks of a running job do\n"
     "\n"
-    "Whatever follows the program is passed to it untouched. The flags are torchrun's, with dashes or underscores, and\n"
+    "Whatever follows the program is passed to it untouched. The flags are torchrun's, with dashes or underscores, "
+    "and\n"
     "each may be given by torchrun's variable instead (PET_NNODES=2).\n"
     "\n"
     "Each line of a rank's output is shown whole, after \"[rank 1] \".\n"
     "\n"
-    "When a rank fails, the others get a few seconds to end by themselves, then SIGTERM, then SIGKILL. The exit code is\n"
+    "When a rank fails, the others get a few seconds to end by themselves, then SIGTERM, then SIGKILL. The exit code "
+    "is\n"
     "that of the rank that failed first, 128 + n for signal n, and 2 if nothing was started. Ctrl-C (and SIGTERM,\n"
-    "SIGHUP, SIGQUIT) is passed on to all ranks, a second Ctrl-C kills them; SIGUSR1 and SIGUSR2 go to ranks that handle\n"
+    "SIGHUP, SIGQUIT) is passed on to all ranks, a second Ctrl-C kills them; SIGUSR1 and SIGUSR2 go to ranks that "
+    "handle\n"
     "them. What a rank leaves running in its process group ends with it.\n"
     "\n"
-    "--inspect shows, for each rank of a running job, its step, what it did last, what it waits in and since when, also\n"
+    "--inspect shows, for each rank of a running job, its step, what it did last, what it waits in and since when, "
+    "also\n"
     "while the job is stuck. The exit code is 0 if somebody answered, else 1.\n";
 
 /// "--nproc-per-node,--nproc_per_node"
@@ -87,8 +91,7 @@ void declare_job(Declared& add, Flags& flags) {
             "From SIGTERM to SIGKILL (30 after a signal from outside, 5 after a failed rank)");
   add.own_value("--exit-grace", flags.exit_grace, "SECONDS",
                 "How long others may go on after a rank has ended with exit code 0 (300); then the job has failed");
-  add.own_flag("--bind-cores", flags.binds_cores,
-               "Give each rank cores of its own, of one NUMA node where it can be");
+  add.own_flag("--bind-cores", flags.binds_cores, "Give each rank cores of its own, of one NUMA node where it can be");
   add.value("--role", flags.role, "NAME", "ROLE_NAME for the ranks (default)");
   add.own_flag("--dry-run", flags.only_shows, "Start nothing, but print what would be started");
 }
@@ -99,15 +102,17 @@ void declare_nodes(Declared& add, Flags& flags) {
   add.value("--nnodes", flags.nodes, "N", "Machines that take part (1)");
   add.value("--node-rank", flags.node_rank, "N", "Number of this one, from 0");
   add.value("--master-addr", flags.master_address, "HOST", "Name or address of node 0");
-  add.value("--master-port", flags.master_port, "PORT",
-            "Port of node 0 where the launchers meet (29500); of one machine: the port of the ranks' store (any free one\n"
-            "if not given, so that jobs never clash)");
+  add.value(
+      "--master-port", flags.master_port, "PORT",
+      "Port of node 0 where the launchers meet (29500); of one machine: the port of the ranks' store (any free one\n"
+      "if not given, so that jobs never clash)");
   add.value("--rdzv-endpoint", flags.endpoint, "HOST[:PORT]", "The same as --master-addr and --master-port");
   add.value("--rdzv-id", flags.job_id, "ID", "The job's name, the same on all nodes; another job is refused");
   add.value("--rdzv-backend", flags.backend, "NAME", "static; of one machine also c10d, which then means the same");
   add.value("--rdzv-conf", flags.rendezvous_settings, "KEY=VALUE,...",
             "join_timeout or timeout: seconds to wait for all nodes (600)");
-  add.value("--local-addr", flags.local_address, "ADDRESS", "Address of this machine to be used; the system's choice if not given");
+  add.value("--local-addr", flags.local_address, "ADDRESS",
+            "Address of this machine to be used; the system's choice if not given");
   add.value("--monitor-interval", flags.monitor_interval, "SECONDS",
             "Accepted as torchrun's; ddprun looks at nothing at intervals, it is told at once");
 }

@@ -98,7 +98,9 @@ void Launcher::wait() {
   const auto consider = [&next](std::optional<Clock::time_point> other) {
     if (other) next = std::min(next.value_or(*other), *other);
   };
-  const auto also = [&wanted](const std::vector<pollfd>& more) { wanted.insert(wanted.end(), more.begin(), more.end()); };
+  const auto also = [&wanted](const std::vector<pollfd>& more) {
+    wanted.insert(wanted.end(), more.begin(), more.end());
+  };
   also(nodes_->wanted());
   if (attempt_) {
     consider(attempt_->ranks.next_look());
@@ -109,7 +111,8 @@ void Launcher::wait() {
     if (attempt_->is_draining) wanted.push_back({attempt_->relay->descriptor(), POLLIN, 0});
   }
   int left = -1;
-  if (next) left = static_cast<int>(std::max<std::int64_t>(0, std::chrono::ceil<milliseconds>(*next - Clock::now()).count()));
+  if (next)
+    left = static_cast<int>(std::max<std::int64_t>(0, std::chrono::ceil<milliseconds>(*next - Clock::now()).count()));
   ::poll(wanted.data(), wanted.size(), left);
 }
 

@@ -114,7 +114,8 @@ void LeadingNode::lose(OtherNode& node, const std::string& why) {
   node.link.reset();
   lost_a_node_ = true;
   verdict_ = "the launcher of " + node.name + " " + why;
-  say(verdict_ + "; it had " + std::to_string(node.ranks) + " ranks from rank " + std::to_string(node.first_rank) + " on");
+  say(verdict_ + "; it had " + std::to_string(node.ranks) + " ranks from rank " + std::to_string(node.first_rank) +
+      " on");
   end_attempt(verdict_);
   if (const int number = static_cast<int>(&node - others_.data()) + 1; !gone_.contains(number)) gone(number);
 }
@@ -138,7 +139,7 @@ void LeadingNode::conclude() {
   }
   commands_.push_back({Command::Kind::leave, code});
   const auto* const failure = start::first_failure(report_.outcomes);
-  const auto why = code == 0            ? std::string()
+  const auto why = code == 0           ? std::string()
                    : !verdict_.empty() ? verdict_
                    : failure           ? summary({{*failure}, {}, report_.begin}).front()
                                        : std::string();

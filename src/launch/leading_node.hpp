@@ -52,9 +52,9 @@ class LeadingNode : public Nodes {
   std::vector<OtherNode> others_;
   int attempt_ = 0;
   Report report_;
-  std::set<int> gone_;                           // nodes of which no rank is left
-  std::optional<Clock::time_point> finish_by_;   // for ranks that run on after one has ended well
-  std::string verdict_;                          // why the attempt failed, where no rank's end says it
+  std::set<int> gone_;                          // nodes of which no rank is left
+  std::optional<Clock::time_point> finish_by_;  // for ranks that run on after one has ended well
+  std::string verdict_;                         // why the attempt failed, where no rank's end says it
   bool is_ending_ = false;
   bool is_signalled_ = false;
   bool lost_a_node_ = false;

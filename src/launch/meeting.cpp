@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kQuietWait{3000};      // nodes that are started together are apart by less
+constexpr milliseconds kQuietWait{3000};       // nodes that are started together are apart by less
 constexpr milliseconds kHelloTimeout{10'000};  // of one that has connected
 constexpr milliseconds kPause{200};            // between two calls on node 0
 
@@ -92,7 +92,8 @@ class Host {
 
   void accept() {
     while (auto caller = accept_from(socket_.descriptor())) {
-      guests_.push_back({std::make_unique<Link>(std::move(caller->socket), caller->address), Clock::now() + kHelloTimeout});
+      guests_.push_back(
+          {std::make_unique<Link>(std::move(caller->socket), caller->address), Clock::now() + kHelloTimeout});
     }
   }
 
@@ -170,8 +171,9 @@ std::optional<Terms> await_answer(Link& link, Signals& signals) {
     link.look();
     if (const auto message = link.next()) {
       if (message->kind == kRefused && message->fields.size() == 1) {
-        throw ConfigError({}, "ddprun", "node 0 at " + link.peer() + " refuses this node: " + message->fields[0],
-                          "give all nodes the same --nnodes, --rdzv-id and --master-addr, and each its own --node-rank");
+        throw ConfigError(
+            {}, "ddprun", "node 0 at " + link.peer() + " refuses this node: " + message->fields[0],
+            "give all nodes the same --nnodes, --rdzv-id and --master-addr, and each its own --node-rank");
       }
       return terms_of(*message);
     }
@@ -225,9 +227,11 @@ Meeting join_meeting(const Options& options, Signals& signals) {
     auto call = dial(options.master_address, options.master_port, options.local_address, signals.descriptor());
     if (call.socket.get() >= 0) {
       auto link = std::make_unique<Link>(std::move(call.socket), there);
-      link->send(words_of(Hello{kLanguage, options.job_id, options.nodes, options.node_rank, options.ranks, host_name()}));
+      link->send(
+          words_of(Hello{kLanguage, options.job_id, options.nodes, options.node_rank, options.ranks, host_name()}));
       try {
-        if (auto terms = await_answer(*link, signals)) return {*terms, std::make_unique<FollowingNode>(std::move(link))};
+        if (auto terms = await_answer(*link, signals))
+          return {*terms, std::make_unique<FollowingNode>(std::move(link))};
         call.why = "it hangs up";
       } catch (const Error&) {
         throw;
@@ -236,7 +240,8 @@ Meeting join_meeting(const Options& options, Signals& signals) {
                           "give the job a --master-port that no other program uses");
       }
     }
-    if (Clock::now() >= end) throw missing("the launcher of node 0 does not answer at " + there + " (" + call.why + ")", options.join_timeout);
+    if (Clock::now() >= end)
+      throw missing("the launcher of node 0 does not answer at " + there + " (" + call.why + ")", options.join_timeout);
     if (!told && Clock::now() - start >= kQuietWait) {
       say("waiting for node 0 at " + there + " (" + call.why + ")");
       told = true;

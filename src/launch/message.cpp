@@ -15,7 +15,8 @@ void put_size(std::string& bytes, std::size_t size) {
 
 std::size_t size_at_front(std::string_view bytes) {
   std::size_t size = 0;
-  for (std::size_t i = 0; i < kSizeBytes; ++i) size |= static_cast<std::size_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  for (std::size_t i = 0; i < kSizeBytes; ++i)
+    size |= static_cast<std::size_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
   return size;
 }
 

@@ -22,13 +22,13 @@ using Clock = std::chrono::steady_clock;
 
 /// What all launchers must know alike, from the one of node 0.
 struct Terms {
-  std::string id;               ///< unlike any other job's, unless the user gave it
-  std::string log_name;         ///< of the folder for its files; empty: none on node 0
+  std::string id;        ///< unlike any other job's, unless the user gave it
+  std::string log_name;  ///< of the folder for its files; empty: none on node 0
   int world_size = 1;
   int nodes = 1;
   int max_restarts = 0;
   std::uint16_t store_port = 0;
-  int first_rank = 0;           ///< of this node
+  int first_rank = 0;  ///< of this node
 };
 
 /// What this launcher is to do.

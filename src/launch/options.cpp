@@ -63,11 +63,11 @@ std::uint16_t port_of(const std::string& text, const char* flag) {
 }
 
 /// The job that is asked runs already: no other flag means anything to it, and no program.
-void require_alone(const CLI::App& app, const std::vector<std::string>& words, const std::vector<std::string>& command) {
+void require_alone(const CLI::App& app, const std::vector<std::string>& words,
+                   const std::vector<std::string>& command) {
   for (const auto* const option : app.get_options()) {
-    const bool typed = std::ranges::any_of(words, [option](const std::string& word) {
-      return option->check_name(word.substr(0, word.find('=')));
-    });
+    const bool typed = std::ranges::any_of(
+        words, [option](const std::string& word) { return option->check_name(word.substr(0, word.find('='))); });
     if (typed && option->get_name() != "--inspect") {
       throw wrong("--inspect starts nothing, so " + option->get_name() + " means nothing to it");
     }
@@ -87,7 +87,8 @@ int node_count(const std::string& text) {
   const auto least = whole_number(text.substr(0, colon), "--nnodes", 1, kMostNodes);
   if (colon == std::string::npos) return static_cast<int>(least);
   const auto most = whole_number(text.substr(colon + 1), "--nnodes", 1, kMostNodes);
-  if (least != most) throw wrong("--nnodes " + text + ": a number of nodes that changes is not served", "give one number");
+  if (least != most)
+    throw wrong("--nnodes " + text + ": a number of nodes that changes is not served", "give one number");
   return static_cast<int>(least);
 }
 
@@ -131,7 +132,8 @@ void require_no_other_place(const Flags& flags) {
                                            {"--rdzv-endpoint", !flags.endpoint.empty()},
                                            {"--node-rank", !flags.node_rank.empty() && flags.node_rank != "0"}};
   for (const auto& [flag, is_given] : others) {
-    if (is_given) throw wrong("--standalone is one machine and any free port, " + flag + " says otherwise", "give one of them");
+    if (is_given)
+      throw wrong("--standalone is one machine and any free port, " + flag + " says otherwise", "give one of them");
   }
   if (node_count(flags.nodes) > 1) {
     throw wrong("--standalone is one machine, --nnodes says otherwise", "give one of them");

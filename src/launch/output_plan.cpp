@@ -43,7 +43,8 @@ bool any(const std::vector<Streams>& all) {
 void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw wrong("cannot make the folder " + folder.string() + ": " + error.message(), "choose another --log-dir");
+  if (error)
+    throw wrong("cannot make the folder " + folder.string() + ": " + error.message(), "choose another --log-dir");
 }
 
 /// A job's id may come from the user: nothing in it leads out of the folder.
@@ -72,7 +73,8 @@ std::vector<Streams> parse_streams(const std::string& text, int local_ranks, con
     const int rank = colon == std::string::npos ? -1 : local_rank_of(part.substr(0, colon), local_ranks);
     const auto value = colon == std::string::npos ? std::string() : part.substr(colon + 1);
     if (rank < 0 || !is_streams(value)) {
-      throw wrong(std::string(flag) + " must be 0, 1 (output), 2 (error) or 3 (both), or such a number for local ranks, " +
+      throw wrong(std::string(flag) +
+                      " must be 0, 1 (output), 2 (error) or 3 (both), or such a number for local ranks, " +
                       "as in 0:3,1:1, not \"" + text + "\"",
                   "see ddprun --help");
     }
@@ -110,14 +112,14 @@ std::vector<RankTargets> plan_output(const OutputOptions& options, const std::st
   for (int local = 0; local < local_ranks; ++local) {
     const auto& to_file = redirected[static_cast<std::size_t>(local)];
     const auto& to_both = teed[static_cast<std::size_t>(local)];
-    const auto own = std::filesystem::path(folder) / ("attempt_" + std::to_string(attempt)) /
-                     std::to_string(first_rank + local);
+    const auto own =
+        std::filesystem::path(folder) / ("attempt_" + std::to_string(attempt)) / std::to_string(first_rank + local);
     const bool is_shown = shown.empty() || shown.contains(local);
     const auto target = [&](bool file, bool both, const char* name) {
       return Targets{is_shown && (!file || both), file || both ? (own / name).string() : std::string()};
     };
-    plan.push_back({target(to_file.output, to_both.output, "stdout.log"),
-                    target(to_file.error, to_both.error, "stderr.log")});
+    plan.push_back(
+        {target(to_file.output, to_both.output, "stdout.log"), target(to_file.error, to_both.error, "stderr.log")});
     if (!plan.back().output.file.empty() || !plan.back().error.file.empty()) make_folder(own);
   }
   return plan;

@@ -12,8 +12,8 @@ struct Streams {
   bool output = false, error = false;
 };
 
-/// torchrun's values: "0" none, "1" output, "2" error, "3" both, for all ranks of this host; or "0:3,1:1" by local rank,
-/// the others none. Errors: ConfigError that names `flag`.
+/// torchrun's values: "0" none, "1" output, "2" error, "3" both, for all ranks of this host; or "0:3,1:1" by local
+/// rank, the others none. Errors: ConfigError that names `flag`.
 std::vector<Streams> parse_streams(const std::string& text, int local_ranks, const char* flag);
 
 /// torchrun's "0,2": local ranks; empty: all. Errors: ConfigError that names `flag`.
@@ -29,11 +29,11 @@ struct RankTargets {
 };
 
 struct OutputOptions {
-  std::string log_folder = {};    ///< empty: none was asked for
-  std::string redirects = {};     ///< as parse_streams() reads them; to a file and not to the console
-  std::string tee = {};           ///< to both
-  std::string shown_ranks = {};   ///< as parse_ranks() reads them
-  bool is_inherited = false; ///< ranks have the launcher's own streams
+  std::string log_folder = {};   ///< empty: none was asked for
+  std::string redirects = {};    ///< as parse_streams() reads them; to a file and not to the console
+  std::string tee = {};          ///< to both
+  std::string shown_ranks = {};  ///< as parse_ranks() reads them
+  bool is_inherited = false;     ///< ranks have the launcher's own streams
 };
 
 /// Where every local rank's streams go in one attempt. With a folder and neither `redirects` nor `tee` all go to both.

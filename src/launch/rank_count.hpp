@@ -10,8 +10,8 @@ namespace ddp::launch {
 /// Errors: ConfigError for "gpu" where there is none.
 int local_ranks(const std::string& text);
 
-/// As the CUDA driver counts them, so that CUDA_VISIBLE_DEVICES is heeded. Asked by a process of its own, which loads the
-/// driver and ends. 0 where there is no driver, or no answer within half a minute.
+/// As the CUDA driver counts them, so that CUDA_VISIBLE_DEVICES is heeded. Asked by a process of its own, which loads
+/// the driver and ends. 0 where there is no driver, or no answer within half a minute.
 int visible_gpus();
 
 }  // namespace ddp::launch

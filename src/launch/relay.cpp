@@ -62,10 +62,12 @@ class Source {
       : from_(std::move(from)),
         file_(std::move(file)),
         name_(targets.file),
-        splitter_(targets.to_console && ::isatty(stream) == 1, [=, this, &console](std::string_view line, bool update) {
-          if (targets.to_console) console.add(stream, rank, line, update);
-          if (stream == STDERR_FILENO && !update) tail_.add(line);
-        }),
+        wants_lines_(targets.to_console || stream == STDERR_FILENO),
+        splitter_(targets.to_console && ::isatty(stream) == 1,
+                  [=, this, &console](std::string_view line, bool update) {
+                    if (targets.to_console) console.add(stream, rank, line, update);
+                    if (stream == STDERR_FILENO && !update) tail_.add(line);
+                  }),
         console_(console) {}
 
   int descriptor() const { return from_.get(); }
@@ -78,7 +80,7 @@ class Source {
     if (size <= 0) return close();
     const std::string_view bytes(buffer, static_cast<std::size_t>(size));
     keep(bytes);
-    splitter_.take(bytes);
+    if (wants_lines_) splitter_.take(bytes);
     return true;
   }
   bool close() {
@@ -104,6 +106,7 @@ class Source {
 
   Descriptor from_, file_;
   std::string name_;
+  bool wants_lines_;
   Tail tail_;
   LineSplitter splitter_;
   Console& console_;
@@ -184,8 +187,8 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
   Sources sources;
   const auto add = [&](const Targets& targets, int stream, int rank) {
     auto channel = targets.to_console ? make_channel(stream) : make_pipe();
-    sources.all.push_back(std::make_unique<Source>(std::move(channel.from), open_file(targets.file), targets, stream,
-                                                   rank, console));
+    sources.all.push_back(
+        std::make_unique<Source>(std::move(channel.from), open_file(targets.file), targets, stream, rank, console));
     return std::move(channel.to);
   };
   for (int local = 0; const auto& targets : plan) {
@@ -194,7 +197,8 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
     ++local;
   }
   auto own = make_pipe();
-  sources.all.push_back(std::make_unique<Source>(std::move(own.from), Descriptor(), Targets(), STDERR_FILENO, -1, console));
+  sources.all.push_back(
+      std::make_unique<Source>(std::move(own.from), Descriptor(), Targets(), STDERR_FILENO, -1, console));
   own_lines_ = std::move(own.to);
   ::fcntl(own_lines_.get(), F_SETFL, O_NONBLOCK);
   auto control = make_pipe();
@@ -210,15 +214,12 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
     tell_tails(sources, tails.to.get());
     ::_exit(0);
   }
-  process_ = ChildHandle(pid);
+  process_.emplace(pid);
   control_ = std::move(control.to);
   tails_ = std::move(tails.from);
 }
 
-Relay::~Relay() {
-  give_up();
-  process_.await_end();
-}
+Relay::~Relay() { give_up(); }
 
 Relay::RankEnds Relay::take_ends(int local_rank) { return std::move(ends_[static_cast<std::size_t>(local_rank)]); }
 
@@ -248,7 +249,7 @@ bool Relay::is_over() {
 
 void Relay::give_up() {
   if (tails_.get() < 0) return;
-  process_.kill();
+  process_->send(SIGKILL);
   tails_.close();
 }
 

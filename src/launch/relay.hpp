@@ -2,12 +2,13 @@
 /// relay.hpp: the process that carries the ranks' output.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/descriptor.hpp"
-#include "launch/child_handle.hpp"
 #include "launch/output_plan.hpp"
+#include "start/child.hpp"
 
 namespace ddp::launch {
 
@@ -50,7 +51,7 @@ class Relay {
  private:
   std::vector<RankEnds> ends_;
   Descriptor own_lines_, control_, tails_;
-  ChildHandle process_;
+  std::optional<start::Child> process_;
   std::string heard_;
   std::map<int, std::string> tails_by_rank_;
 };

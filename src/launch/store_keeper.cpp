@@ -70,12 +70,6 @@ StoreKeeper::StoreKeeper(int socket, std::uint16_t port, std::string program, co
   if (socket_ >= 0) ::fcntl(socket_, F_SETOWN, 0);
 }
 
-StoreKeeper::~StoreKeeper() {
-  if (!server_.is_there()) return;
-  server_.kill();
-  server_.await_end();
-}
-
 bool StoreKeeper::is_owned() const { return ::fcntl(socket_, F_GETOWN) != 0; }
 
 bool StoreKeeper::has_caller() const {
@@ -107,13 +101,14 @@ void StoreKeeper::serve() {
   }
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
-  const Descriptor read_end(ends[0]), write_end(ends[1]);
-  server_ = ChildHandle(start::start_rank({.program = program_,
-                                           .arguments = {program_, std::to_string(socket_)},
-                                           .environment = own_environment(),
-                                           .kept_descriptors = {socket_},
-                                           .input = read_end.get()},
-                                          [this] { signals_.restore(); }));
+  const Descriptor read_end(ends[0]);
+  lifeline_ = Descriptor(ends[1]);
+  server_.emplace(start::start_rank({.program = program_,
+                                     .arguments = {program_, std::to_string(socket_)},
+                                     .environment = own_environment(),
+                                     .kept_descriptors = {socket_},
+                                     .input = read_end.get()},
+                                    [this] { signals_.restore(); }));
 }
 
 }  // namespace ddp::launch

@@ -9,20 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "launch/child_handle.hpp"
 #include "launch/signals.hpp"
+#include "start/child.hpp"
 
 namespace ddp::launch {
 
 /// A rank 0 of this library takes over the listening socket that it was handed, and says so by owning it (fcntl's
 /// F_SETOWN, which all holders of a socket share). Any other one, Python's say, calls at the port itself, where nobody
-/// answers then: as soon as it does, and not before, a small program is started that serves there.
+/// answers then: as soon as it does, and not before, a small program is started that serves there, and ends with this.
 class StoreKeeper {
  public:
   /// `socket`: listens; forgets its owner. `program`: "ddprun_store".
   StoreKeeper(int socket, std::uint16_t port, std::string program, const Signals& signals);
-  /// Ends the program, if it runs.
-  ~StoreKeeper();
   StoreKeeper(const StoreKeeper&) = delete;
 
   /// `rank_0`: the process that was started as it. Errors: std::runtime_error where the program is missing.
@@ -44,7 +42,8 @@ class StoreKeeper {
   bool is_served_ = false;  // by rank 0, or by the program
   std::chrono::milliseconds pause_;
   std::optional<std::chrono::steady_clock::time_point> next_look_;
-  ChildHandle server_;
+  Descriptor lifeline_;  // the program ends once nobody holds it
+  std::optional<start::Child> server_;
 };
 
 /// Whether one of the process `pid` and its descendants has a connection to `port`.

@@ -72,7 +72,8 @@ std::vector<std::string> summary(const Report& report) {
   auto others = report.outcomes;
   std::ranges::sort(others, {}, &Outcome::rank);
   if (by_itself) std::erase_if(others, [first](const Outcome& one) { return one.rank == first->rank; });
-  const bool several_hosts = std::ranges::any_of(others, [first](const Outcome& one) { return one.host != first->host; });
+  const bool several_hosts =
+      std::ranges::any_of(others, [first](const Outcome& one) { return one.host != first->host; });
   for (std::size_t i = 0; i < std::min(others.size(), kMostLines); ++i) {
     const auto& other = others[i];
     lines.push_back("  rank " + std::to_string(other.rank) + ", at " + seconds(other.after) +

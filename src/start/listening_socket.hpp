@@ -1,6 +1,6 @@
 #pragma once
-/// listening_socket.hpp: a socket that listens before anybody is told of its port and is never closed in between, so that
-/// no port is ever taken twice and nobody is early.
+/// listening_socket.hpp: a socket that listens before anybody is told of its port and is never closed in between, so
+/// that no port is ever taken twice and nobody is early.
 
 #include <cstdint>
 #include <string>

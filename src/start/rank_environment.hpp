@@ -21,8 +21,8 @@ struct Job {
   std::uint16_t master_port = 0;
   int restart = 0;  ///< 0: the first attempt
   int max_restarts = 0;
-  int store_descriptor = -1;   ///< of the listening socket that rank 0 is handed; -1: none
-  bool is_served = false;      ///< the port is taken: whoever has no socket comes to the store as to torchrun's
+  int store_descriptor = -1;        ///< of the listening socket that rank 0 is handed; -1: none
+  bool is_served = false;           ///< the port is taken: whoever has no socket comes to the store as to torchrun's
   std::optional<int> threads = {};  ///< for each rank; unset: the user's OMP_NUM_THREADS stays
 };
 

@@ -92,7 +92,7 @@ pid_t start_rank(const RankStart& start, const std::function<void()>& in_child) 
   const int reason = await_exec(read_end.get());
   if (reason == 0) return pid;
   ::waitpid(pid, nullptr, 0);
-  throw ConfigError({}, "ddprun", "the system cannot run " + start.program + ": " + std::strerror(reason),
+  throw ConfigError({}, start.part, "the system cannot run " + start.program + ": " + std::strerror(reason),
                     remedy_for(reason));
 }
 

@@ -1,5 +1,5 @@
-/// ddprun_store: serves the store of a job whose rank 0 does not take over ddprun's socket. A program of its own, so that
-/// ddprun needs no LibTorch.
+/// ddprun_store: serves the store of a job whose rank 0 does not take over ddprun's socket. A program of its own, so
+/// that ddprun needs no LibTorch.
 
 #include <unistd.h>
 

@@ -16,7 +16,8 @@ int main() {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);
     if (group->rank() == 0) {
-      std::printf("first step ended at %.6f\n", static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec));
+      std::printf("first step ended at %.6f\n",
+                  static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec));
     }
   });
 }

@@ -42,16 +42,17 @@ void expect_all_end_within(const std::vector<ProcessHandle>& processes, std::chr
 // --- what ranks are given
 
 TEST(Ddprun, RanksGetTorchrunsVariables) {
-  auto job = ranks(2, {"variables", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-                       "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR",
-                       "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
-                       "TORCH_NCCL_ASYNC_ERROR_HANDLING"});
+  auto job =
+      ranks(2, {"variables", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+                "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT",
+                "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"});
   ASSERT_EQ(job.finish(), 0) << job.text();
-  EXPECT_EQ(lines_with(job.text(), "[1] "),
-            (Words{"[1] GROUP_RANK=0", "[1] GROUP_WORLD_SIZE=1", "[1] LOCAL_RANK=1", "[1] LOCAL_WORLD_SIZE=2",
-                   "[1] MASTER_ADDR=127.0.0.1", "[1] RANK=1", "[1] ROLE_NAME=default", "[1] ROLE_RANK=1",
-                   "[1] ROLE_WORLD_SIZE=2", "[1] TORCHELASTIC_MAX_RESTARTS=0", "[1] TORCHELASTIC_RESTART_COUNT=0",
-                   "[1] TORCHELASTIC_USE_AGENT_STORE=True", "[1] TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "[1] WORLD_SIZE=2"}));
+  EXPECT_EQ(
+      lines_with(job.text(), "[1] "),
+      (Words{"[1] GROUP_RANK=0", "[1] GROUP_WORLD_SIZE=1", "[1] LOCAL_RANK=1", "[1] LOCAL_WORLD_SIZE=2",
+             "[1] MASTER_ADDR=127.0.0.1", "[1] RANK=1", "[1] ROLE_NAME=default", "[1] ROLE_RANK=1",
+             "[1] ROLE_WORLD_SIZE=2", "[1] TORCHELASTIC_MAX_RESTARTS=0", "[1] TORCHELASTIC_RESTART_COUNT=0",
+             "[1] TORCHELASTIC_USE_AGENT_STORE=True", "[1] TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "[1] WORLD_SIZE=2"}));
 }
 
 TEST(Ddprun, RanksOfOneJobAgreeOnPortAndIdAndTwoJobsDoNot) {
@@ -216,7 +217,8 @@ TEST(Ddprun, Sigusr1ReachesRanksThatHandleItAndSetsNoLimit) {
 }
 
 TEST(Ddprun, CoresAreSharedOutWithoutOverlap) {
-  auto job = ddprun({"--bind-cores", "--nproc-per-node", "2", RANK_PROBE, "cores"}, [] { unsetenv("OMP_NUM_THREADS"); });
+  auto job =
+      ddprun({"--bind-cores", "--nproc-per-node", "2", RANK_PROBE, "cores"}, [] { unsetenv("OMP_NUM_THREADS"); });
   ASSERT_EQ(job.finish(), 0) << job.text();
   std::set<std::string> cores;
   std::size_t count = 0;

@@ -22,8 +22,8 @@ std::string own_address() {
 
 /// The launcher of one node of two, with `number` ranks.
 Launched node(int node_rank, int number, const Words& action, const Words& flags = {}) {
-  Words words{"--nnodes", "2", "--node-rank", std::to_string(node_rank), "--master-addr", own_address(),
-              "--nproc-per-node", std::to_string(number)};
+  Words words{"--nnodes",      "2",           "--node-rank",      std::to_string(node_rank),
+              "--master-addr", own_address(), "--nproc-per-node", std::to_string(number)};
   if (node_rank == 0) words.insert(words.end(), {"--local-addr", own_address()});
   words.insert(words.end(), flags.begin(), flags.end());
   words.push_back(RANK_PROBE);
@@ -36,8 +36,8 @@ void expect_mentions(const std::string& text, const std::string& word) {
 }
 
 TEST(LaunchNodes, RanksCountOnOverNodesOfAnySizeAndMeet) {
-  const Words action{"variables", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-                     "MASTER_ADDR"};
+  const Words action{"variables",        "RANK",       "LOCAL_RANK",       "WORLD_SIZE",
+                     "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR"};
   auto second = node(1, 2, action);  // in either order
   auto first = node(0, 3, action);
   ASSERT_EQ(first.finish(), 0) << first.text();
@@ -130,11 +130,12 @@ TEST(LaunchNodes, AnotherJobIsRefusedAndTheRightOneStillComes) {
 
 TEST(LaunchNodes, NodesThatDisagreeAreToldSo) {
   auto first = node(0, 1, {"leave", "0", "0"});
-  auto third = ddprun({"--nnodes", "3", "--node-rank", "2", "--master-addr", own_address(), RANK_PROBE, "leave", "0", "0"});
+  auto third =
+      ddprun({"--nnodes", "3", "--node-rank", "2", "--master-addr", own_address(), RANK_PROBE, "leave", "0", "0"});
   EXPECT_EQ(third.finish(), 2);
   expect_mentions(third.text(), "--nnodes 3");
-  auto twin = ddprun({"--nnodes", "2", "--node-rank", "0", "--master-addr", own_address(), "--local-addr", own_address(),
-                      RANK_PROBE, "leave", "0", "0"});
+  auto twin = ddprun({"--nnodes", "2", "--node-rank", "0", "--master-addr", own_address(), "--local-addr",
+                      own_address(), RANK_PROBE, "leave", "0", "0"});
   EXPECT_EQ(twin.finish(), 2);
   expect_mentions(twin.text(), "cannot listen on " + own_address() + ":29500");
   auto second = node(1, 1, {"leave", "0", "0"});

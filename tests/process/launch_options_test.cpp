@@ -47,8 +47,8 @@ void expect_refused(const Words& words, const std::string& mentions) {
 }
 
 TEST(Options, DashesUnderscoresAndEqualSignsMeanTheSame) {
-  for (const auto& words : {Words{"--nproc-per-node", "3"}, Words{"--nproc_per_node", "3"},
-                            Words{"--nproc_per_node=3", "--no-python"}}) {
+  for (const auto& words :
+       {Words{"--nproc-per-node", "3"}, Words{"--nproc_per_node", "3"}, Words{"--nproc_per_node=3", "--no-python"}}) {
     EXPECT_EQ(of(words).ranks, 3);
     EXPECT_EQ(of(words).command, std::vector<std::string>{"prog"});
   }
@@ -61,11 +61,39 @@ TEST(Options, WhatFollowsTheProgramIsTheProgramsOwn) {
 }
 
 TEST(Options, EveryFlagOfTorchrunsThatIsServedIsTaken) {
-  const auto options = of({"--nnodes=2:2", "--node_rank", "1", "--master_addr", "host", "--master_port", "77", "--rdzv_id", "j",
-                           "--rdzv_backend", "static", "--rdzv_conf", "join_timeout=7", "--max_restarts", "3",
-                           "--monitor_interval", "0.5", "--local_addr", "10.0.0.2", "--role", "trainer", "--log_dir", "/l",
-                           "-r", "1", "-t", "0:2,1:3", "--nproc_per_node", "2", "--local_ranks_filter", "1",
-                           "--shutdown_timeout", "4"});
+  const auto options = of({"--nnodes=2:2",
+                           "--node_rank",
+                           "1",
+                           "--master_addr",
+                           "host",
+                           "--master_port",
+                           "77",
+                           "--rdzv_id",
+                           "j",
+                           "--rdzv_backend",
+                           "static",
+                           "--rdzv_conf",
+                           "join_timeout=7",
+                           "--max_restarts",
+                           "3",
+                           "--monitor_interval",
+                           "0.5",
+                           "--local_addr",
+                           "10.0.0.2",
+                           "--role",
+                           "trainer",
+                           "--log_dir",
+                           "/l",
+                           "-r",
+                           "1",
+                           "-t",
+                           "0:2,1:3",
+                           "--nproc_per_node",
+                           "2",
+                           "--local_ranks_filter",
+                           "1",
+                           "--shutdown_timeout",
+                           "4"});
   EXPECT_EQ(options.nodes, 2);
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_EQ(options.master_address, "host");
@@ -140,17 +168,26 @@ TEST(Options, WhatContradictsItselfIsRefused) {
 }
 
 TEST(Options, WhatMakesNoSenseIsRefusedByName) {
-  const std::vector<std::pair<Words, std::string>> all{
-      {{"--nproc-per-node", "0"}, "--nproc-per-node"},   {{"--nproc-per-node", "-1"}, "--nproc-per-node"},
-      {{"--nproc-per-node", "5000"}, "4096"},            {{"--nproc-per-node", "tpu"}, "\"tpu\""},
-      {{"--nnodes", "0"}, "--nnodes"},                   {{"--nnodes", "x"}, "--nnodes"},
-      {{"--master-port", "0"}, "--master-port"},         {{"--max-restarts", "-1"}, "--max-restarts"},
-      {{"--monitor-interval", "soon"}, "--monitor-"},    {{"--shutdown-timeout", "nan"}, "--shutdown-timeout"},
-      {{"--exit-grace", ""}, "--exit-grace"},            {{"--redirects", "4"}, "--redirects"},
-      {{"--tee", "0:9"}, "--tee"},                       {{"--tee", "1:3"}, "--tee"},
-      {{"--tee", "0:3,"}, "--tee"},                      {{"--local-ranks-filter", "1"}, "--local-ranks-filter"},
-      {{"--rdzv-conf", "a=b"}, "--rdzv-conf"},           {{"--rdzv-conf", "timeout=x"}, "--rdzv-conf"},
-      {{"--colour", "red"}, "--colour"},                 {{"--nproc-per-nod", "2"}, "--nproc-per-nod"}};
+  const std::vector<std::pair<Words, std::string>> all{{{"--nproc-per-node", "0"}, "--nproc-per-node"},
+                                                       {{"--nproc-per-node", "-1"}, "--nproc-per-node"},
+                                                       {{"--nproc-per-node", "5000"}, "4096"},
+                                                       {{"--nproc-per-node", "tpu"}, "\"tpu\""},
+                                                       {{"--nnodes", "0"}, "--nnodes"},
+                                                       {{"--nnodes", "x"}, "--nnodes"},
+                                                       {{"--master-port", "0"}, "--master-port"},
+                                                       {{"--max-restarts", "-1"}, "--max-restarts"},
+                                                       {{"--monitor-interval", "soon"}, "--monitor-"},
+                                                       {{"--shutdown-timeout", "nan"}, "--shutdown-timeout"},
+                                                       {{"--exit-grace", ""}, "--exit-grace"},
+                                                       {{"--redirects", "4"}, "--redirects"},
+                                                       {{"--tee", "0:9"}, "--tee"},
+                                                       {{"--tee", "1:3"}, "--tee"},
+                                                       {{"--tee", "0:3,"}, "--tee"},
+                                                       {{"--local-ranks-filter", "1"}, "--local-ranks-filter"},
+                                                       {{"--rdzv-conf", "a=b"}, "--rdzv-conf"},
+                                                       {{"--rdzv-conf", "timeout=x"}, "--rdzv-conf"},
+                                                       {{"--colour", "red"}, "--colour"},
+                                                       {{"--nproc-per-nod", "2"}, "--nproc-per-nod"}};
   for (const auto& [words, mentions] : all) expect_refused(words, mentions);
 }
 
@@ -163,18 +200,72 @@ TEST(Options, FlagsOfTorchrunsThatAreNotServedSaySo) {
   }
 }
 
-const Words kPool{"--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone",
-                   "--rdzv-id", "--rdzv-endpoint", "--rdzv-backend", "--rdzv-conf", "--max-restarts", "--monitor-interval",
-                   "--local-addr", "--log-dir", "--redirects", "--tee", "-r", "-t", "--role", "--shutdown-timeout",
-                   "--exit-grace", "--dry-run", "--bind-cores", "--inherit-output", "--local-ranks-filter", "--no-python",
-                   "--inspect", "--", "-", "", "0", "1", "2", "-1", "1:2", "0:3", "0:3,1:1", ",", "=", "--=", "--tee=",
-                   "static", "c10d", "cpu", "auto", "a", "a:1", "[::1]:5", "[", "1e9", "nan", "inf", "99999999999999999999",
-                   "\xff\xfe", "%s%n", "--nproc-per-node=2", "--nnodes=", "-x", "---", "prog"};
+const Words kPool{"--nproc-per-node",
+                  "--nnodes",
+                  "--node-rank",
+                  "--master-addr",
+                  "--master-port",
+                  "--standalone",
+                  "--rdzv-id",
+                  "--rdzv-endpoint",
+                  "--rdzv-backend",
+                  "--rdzv-conf",
+                  "--max-restarts",
+                  "--monitor-interval",
+                  "--local-addr",
+                  "--log-dir",
+                  "--redirects",
+                  "--tee",
+                  "-r",
+                  "-t",
+                  "--role",
+                  "--shutdown-timeout",
+                  "--exit-grace",
+                  "--dry-run",
+                  "--bind-cores",
+                  "--inherit-output",
+                  "--local-ranks-filter",
+                  "--no-python",
+                  "--inspect",
+                  "--",
+                  "-",
+                  "",
+                  "0",
+                  "1",
+                  "2",
+                  "-1",
+                  "1:2",
+                  "0:3",
+                  "0:3,1:1",
+                  ",",
+                  "=",
+                  "--=",
+                  "--tee=",
+                  "static",
+                  "c10d",
+                  "cpu",
+                  "auto",
+                  "a",
+                  "a:1",
+                  "[::1]:5",
+                  "[",
+                  "1e9",
+                  "nan",
+                  "inf",
+                  "99999999999999999999",
+                  "\xff\xfe",
+                  "%s%n",
+                  "--nproc-per-node=2",
+                  "--nnodes=",
+                  "-x",
+                  "---",
+                  "prog"};
 
 // Whatever is typed, and whatever torchrun's variables hold: options, or one line.
 TEST(Options, AnyWordsAreTakenOrRefusedInOneLine) {
-  const Words variables{"PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT",
-                        "PET_RDZV_ENDPOINT", "PET_MAX_RESTARTS", "PET_TEE", "PET_RDZV_CONF"};
+  const Words variables{"PET_NNODES",       "PET_NODE_RANK",   "PET_NPROC_PER_NODE",
+                        "PET_MASTER_ADDR",  "PET_MASTER_PORT", "PET_RDZV_ENDPOINT",
+                        "PET_MAX_RESTARTS", "PET_TEE",         "PET_RDZV_CONF"};
   std::mt19937 random(20261130);
   int taken = 0, refused_ones = 0;
   for (int i = 0; i < 20000; ++i) {

@@ -62,7 +62,8 @@ TEST(LaunchOutput, ASlowReaderStopsTheRanksButNotTheLauncher) {
 
 TEST(LaunchOutput, GoesToFilesOfEachRankAndRestartToo) {
   const TempFolder folder;
-  auto job = ranks(2, {"fail_until", "1"}, {"--max-restarts", "1", "--log-dir", folder.path().string(), "--rdzv-id", "j"});
+  auto job =
+      ranks(2, {"fail_until", "1"}, {"--max-restarts", "1", "--log-dir", folder.path().string(), "--rdzv-id", "j"});
   EXPECT_EQ(job.finish(), 0) << job.text();
   EXPECT_EQ(job.occurrences("attempt "), 4) << job.text();
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -109,12 +110,12 @@ TEST(LaunchOutput, AFolderThatCannotBeIsNamedInOneLine) {
 
 TEST(LaunchOutput, AFullDiskIsSaidAndNothingElseIsLost) {
   const TempFolder folder;
-  auto job = ddprun({"--nproc-per-node", "2", "--tee", "0:1", "--log-dir", folder.path().string(), RANK_PROBE,
-                     "many_lines", "1000"},
-                    [] {
-                      const rlimit small{10000, 10000};
-                      ::setrlimit(RLIMIT_FSIZE, &small);
-                    });
+  auto job = ddprun(
+      {"--nproc-per-node", "2", "--tee", "0:1", "--log-dir", folder.path().string(), RANK_PROBE, "many_lines", "1000"},
+      [] {
+        const rlimit small{10000, 10000};
+        ::setrlimit(RLIMIT_FSIZE, &small);
+      });
   EXPECT_EQ(job.finish(), 0);
   const auto said = lines_with(job.text(), "cannot write on to");
   ASSERT_EQ(said.size(), 1u) << job.text();
@@ -190,7 +191,8 @@ TEST(LaunchOutput, OnATerminalRanksHaveOneTooAndColours) {
   // Each bar ends as a line of its own, and nothing of an update stays beside another line.
   for (std::size_t at = text.find("0 %"); at != std::string::npos; at = text.find("0 %", at + 1)) {
     const auto rest = text.substr(at + 3, 5);
-    EXPECT_TRUE(rest.empty() || rest.starts_with("\r\x1b[K") || rest.starts_with("\r\n") || rest.starts_with("\x1b[K\r\n"))
+    EXPECT_TRUE(rest.empty() || rest.starts_with("\r\x1b[K") || rest.starts_with("\r\n") ||
+                rest.starts_with("\x1b[K\r\n"))
         << text;
   }
 }

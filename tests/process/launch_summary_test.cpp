@@ -105,8 +105,18 @@ TEST(Summary, OfThousandsOfRanksFitsAScreen) {
 }
 
 TEST(RankEnvironment, RanksOfASecondNodeCountOn) {
-  const Job job{.id = "j", .world_size = 5, .first_rank = 3, .ranks = 2, .nodes = 2, .node_rank = 1, .role = "r",
-                .master_address = "a", .master_port = 5, .restart = 2, .max_restarts = 4, .store_descriptor = 9};
+  const Job job{.id = "j",
+                .world_size = 5,
+                .first_rank = 3,
+                .ranks = 2,
+                .nodes = 2,
+                .node_rank = 1,
+                .role = "r",
+                .master_address = "a",
+                .master_port = 5,
+                .restart = 2,
+                .max_restarts = 4,
+                .store_descriptor = 9};
   const auto variables = rank_environment({"TORCH_NCCL_ASYNC_ERROR_HANDLING=3"}, job, 1);
   for (const char* const entry :
        {"RANK=4", "LOCAL_RANK=1", "ROLE_RANK=4", "WORLD_SIZE=5", "LOCAL_WORLD_SIZE=2", "ROLE_WORLD_SIZE=5",

@@ -71,7 +71,8 @@ TEST(LaunchTraining, ARunThatLosesRanksAtAnyMomentEndsWithTheSameWeights) {
     ASSERT_EQ(::kill(newest(text, rank), SIGKILL), 0) << i;
     job.read_until("restarting all ranks (restart " + std::to_string(i + 1) + " of", 1, 30s);
     const auto line = "rank " + std::to_string(rank) + " failed first";
-    EXPECT_NE(job.text().rfind(line), std::string::npos) << "rank " << rank << " after " << pause.count() << " us:\n" << job.text();
+    EXPECT_NE(job.text().rfind(line), std::string::npos) << "rank " << rank << " after " << pause.count() << " us:\n"
+                                                         << job.text();
   }
   ASSERT_EQ(job.finish(30s), 0) << job.text();
   EXPECT_EQ(weights_in(job.text()), weights_in(straight.text()));
@@ -81,7 +82,8 @@ TEST(LaunchTraining, ARunThatLosesRanksAtAnyMomentEndsWithTheSameWeights) {
 // R68
 TEST(LaunchTraining, AKilledRankIsNamedAndNothingIsLeft) {
   const TempFolder folder;
-  auto job = Launched({DDPRUN, "--nproc-per-node", "4", TRAINING_PROGRAM, folder / "run.pt", "1"});  // waits near its end
+  auto job =
+      Launched({DDPRUN, "--nproc-per-node", "4", TRAINING_PROGRAM, folder / "run.pt", "1"});  // waits near its end
   const auto text = job.read_until(" is process ", kRanks);
   std::vector<ProcessHandle> all;
   for (int rank = 0; rank < kRanks; ++rank) all.emplace_back(newest(text, rank));
@@ -92,7 +94,8 @@ TEST(LaunchTraining, AKilledRankIsNamedAndNothingIsLeft) {
   EXPECT_LT(Clock::now() - begin, 4s);
   EXPECT_NE(job.text().find("ddprun: rank 2 failed first, "), std::string::npos) << job.text();
   EXPECT_NE(job.text().find("): killed by SIGKILL (signal 9), not by ddprun"), std::string::npos) << job.text();
-  EXPECT_EQ(job.occurrences("most likely because of the first") + job.occurrences("because it lost a peer"), 3) << job.text();
+  EXPECT_EQ(job.occurrences("most likely because of the first") + job.occurrences("because it lost a peer"), 3)
+      << job.text();
   for (const auto& process : all) EXPECT_TRUE(process.ends_by(Clock::now()));
 }
 
@@ -103,7 +106,8 @@ TEST(LaunchTraining, RanksMeetAtAnyNameOfThisMachine) {
   for (const std::string address : {"localhost", "127.0.0.1", "::1", static_cast<const char*>(host)}) {
     if (address == "::1" && !has_ipv6()) continue;
     const TempFolder folder;
-    auto job = Launched({DDPRUN, "--nproc-per-node", "2", "--master-addr", address, TRAINING_PROGRAM, folder / "run.pt", "0"});
+    auto job =
+        Launched({DDPRUN, "--nproc-per-node", "2", "--master-addr", address, TRAINING_PROGRAM, folder / "run.pt", "0"});
     EXPECT_EQ(job.finish(30s), 0) << address << ":\n" << job.text();
     EXPECT_NE(weights_in(job.text()), "none") << job.text();
   }

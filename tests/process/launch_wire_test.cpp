@@ -212,7 +212,8 @@ TEST(Message, StrangeBytesAreRefusedAndNeverMore) {
 
 TEST(NodeWords, AreReadAsTheyWereSaid) {
   const auto hello = hello_of(words_of(Hello{kLanguage, "id", 3, 2, 8, "host"}));
-  EXPECT_EQ(hello.job_id + std::to_string(hello.nodes) + std::to_string(hello.node_rank) + std::to_string(hello.ranks) + hello.host,
+  EXPECT_EQ(hello.job_id + std::to_string(hello.nodes) + std::to_string(hello.node_rank) + std::to_string(hello.ranks) +
+                hello.host,
             "id328host");
   const auto terms = terms_of(words_of(Terms{"id", "name", 9, 3, 4, 555, 6}));
   EXPECT_EQ(terms.id + terms.log_name, "idname");

@@ -194,7 +194,8 @@ int many_lines(const Words& words) {
     }
   };
   for (int i = 0; i < count; ++i) {
-    const auto line = variable("RANK") + " " + std::to_string(i) + " " + std::string(static_cast<std::size_t>(i % 60), 'x');
+    const auto line =
+        variable("RANK") + " " + std::to_string(i) + " " + std::string(static_cast<std::size_t>(i % 60), 'x');
     output += "out " + line + " end\n";
     error += "err " + line + " end\n";
     send(output, STDOUT_FILENO, 4000);

@@ -1,5 +1,5 @@
-// One signal, to a rank or to the launcher: all ranks save after the same step and exit 0 (R72). DDPRUN and STOP_PROGRAM
-// are the paths of the programs.
+// One signal, to a rank or to the launcher: all ranks save after the same step and exit 0 (R72). DDPRUN and
+// STOP_PROGRAM are the paths of the programs.
 #include <gtest/gtest.h>
 
 #include <csignal>

@@ -39,22 +39,22 @@ class StoreProgram {
   Launched process_;
 };
 
-c10d::TCPStore client(std::uint16_t port) {
+c10::intrusive_ptr<c10d::Store> client(std::uint16_t port) {
   c10d::TCPStoreOptions options;
   options.port = port;
   options.waitWorkers = false;
   options.timeout = 20s;
-  return c10d::TCPStore("127.0.0.1", options);
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
 TEST(StoreServer, ServesOnTheSocketUntilItsInputCloses) {
   const auto listener = comm::watch::listen_on_free_port(true);
   StoreProgram program(listener.socket.get());
   {
-    auto first = client(listener.port);
-    first.set("key", std::string("a value"));
-    auto second = client(listener.port);
-    EXPECT_EQ(second.get_to_str("key"), "a value");
+    const auto first = client(listener.port);
+    first->set("key", std::string("a value"));
+    const auto second = client(listener.port);
+    EXPECT_EQ(second->get_to_str("key"), "a value");
   }
   program.close_input();
   EXPECT_EQ(program.process().finish(), 0);
@@ -64,9 +64,9 @@ TEST(StoreServer, ServesOnTheSocketUntilItsInputCloses) {
 TEST(StoreServer, ServesOnASocketOfAllAddressesOfBothFamilies) {
   const auto listener = comm::watch::listen_on_free_port(false);
   StoreProgram program(listener.socket.get());
-  auto store = client(listener.port);
-  store.set("key", std::string("a value"));
-  EXPECT_EQ(store.get_to_str("key"), "a value");
+  const auto store = client(listener.port);
+  store->set("key", std::string("a value"));
+  EXPECT_EQ(store->get_to_str("key"), "a value");
 }
 
 TEST(StoreServer, ACallWithoutASocketIsOneLineAndExitCode2) {

@@ -52,6 +52,7 @@ int main(int, char** argv) {
       if (++step % kEvery == 0) checkpoint.save({.step = step});
     }
     checkpoint.wait();
-    if (group->rank() == 0) std::printf("weights %016llx\n", static_cast<unsigned long long>(digest(model->parameters())));
+    if (group->rank() == 0)
+      std::printf("weights %016llx\n", static_cast<unsigned long long>(digest(model->parameters())));
   });
 }
