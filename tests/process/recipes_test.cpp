@@ -48,7 +48,7 @@ TEST(MultiNode, EveryCommandIsTried) {
   EXPECT_FALSE(documented.empty());
 }
 
-const std::string kTrain = std::string("exec ") + TRAIN;
+const std::string kTrain = std::string("exec ") + TRAIN + " \"$@\"";
 
 /// The number that stands for the bits of all parameters, once each of `ranks` ranks has said the same one.
 std::string weights_in(const std::string& text, int ranks, const std::string& source = "torchrun") {
@@ -105,6 +105,19 @@ TEST(MultiNode, LogsHaveAFolderForEachAttemptAndRank) {
 TEST(MultiNode, AShellLoopTrainsTheSame) {
   Site site(kTrain);
   EXPECT_EQ(weights_in(site.run(site.a, kLoop), 2), weights_of_two(site));
+}
+
+TEST(MultiNode, AProgramThatSpawnsTrainsTheSame) {
+  Site site(kTrain);
+  EXPECT_EQ(weights_in(site.run(site.a, kPod, {{kPod, "train spawn 1 0"}}), 2), weights_of_two(site));
+}
+
+TEST(MultiNode, AProgramThatSpawnsTrainsOverTwoMachines) {
+  Site site(kTrain);
+  auto& second = site.start(site.b, kPod, {{kPod, "train spawn 2 1"}});
+  auto& first = site.start(site.a, kPod, {{kPod, "train spawn 2 0"}});
+  const auto text = Site::finished(first) + Site::finished(second);
+  EXPECT_EQ(weights_in(text, 4), weights_of_four(site));
 }
 
 // Jobs that are restarted.
