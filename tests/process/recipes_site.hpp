@@ -45,8 +45,8 @@ inline std::set<std::string> documented_commands() {
   return found;
 }
 
-/// Two machines, node-a and node-b, joined by a cable, and a folder that both see, in which programs have the document's
-/// names.
+/// Two machines, node-a and node-b, joined by a cable, and a folder that both see, in which programs have the
+/// document's names.
 class Site {
  public:
   /// `train`: what a shell does for the document's `train`.

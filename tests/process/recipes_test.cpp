@@ -35,9 +35,21 @@ constexpr const char* kTorchrunNodes[]{
     "torchrun --no-python --nnodes 2 --node-rank 0 --master-addr node-a --nproc-per-node 2 train",
     "torchrun --no-python --nnodes 2 --node-rank 1 --master-addr node-a --nproc-per-node 2 train"};
 
-const std::set<std::string> kTried{kPlain,       kDryRun,       kNodes[0],         kNodes[1],        kRestarts,
-                                   kLogs,        kLoop,         kMpirun,           kMpirunOnTwo,     kSrun,
-                                   kSrunDdprun,  kPod,          kPodOfRanks,       kTorchrun,        kTorchrunNodes[0],
+const std::set<std::string> kTried{kPlain,
+                                   kDryRun,
+                                   kNodes[0],
+                                   kNodes[1],
+                                   kRestarts,
+                                   kLogs,
+                                   kLoop,
+                                   kMpirun,
+                                   kMpirunOnTwo,
+                                   kSrun,
+                                   kSrunDdprun,
+                                   kPod,
+                                   kPodOfRanks,
+                                   kTorchrun,
+                                   kTorchrunNodes[0],
                                    kTorchrunNodes[1]};
 
 TEST(MultiNode, EveryCommandIsTried) {
@@ -155,7 +167,8 @@ TEST(MultiNode, ARestartGoesOnFromTheCheckpoint) {
   kill_rank(1, job);
   const auto killed = Site::finished(job);
   EXPECT_EQ(digest_in(killed), digest_in(straight));
-  expect_contains(killed, {"restarting all ranks (restart 1 of at most 3)", "killed.pt loaded, the run goes on with epoch"});
+  expect_contains(killed,
+                  {"restarting all ranks (restart 1 of at most 3)", "killed.pt loaded, the run goes on with epoch"});
 }
 
 TEST(MultiNode, ARankKilledOnTheOtherMachineRestartsAll) {
@@ -169,8 +182,9 @@ TEST(MultiNode, ARankKilledOnTheOtherMachineRestartsAll) {
   kill_rank(3, second);
   const auto text = Site::finished(first) + Site::finished(second);
   EXPECT_EQ(digest_in(text), digest_in(expected));
-  expect_contains(text, {"rank 3 failed first, ", " on node-b): killed by SIGKILL (signal 9)",
-                         "restarting all ranks (restart 1 of at most 1)", "killed.pt loaded, the run goes on with epoch"});
+  expect_contains(text,
+                  {"rank 3 failed first, ", " on node-b): killed by SIGKILL (signal 9)",
+                   "restarting all ranks (restart 1 of at most 1)", "killed.pt loaded, the run goes on with epoch"});
 }
 
 // Slurm: a stand-in for srun sets what a step of a batch job on two nodes had from Slurm 22.05.

@@ -46,7 +46,9 @@ class Machine {
 
 /// Gives them the addresses 10.8.0.1 and 10.8.0.2.
 inline void join_by_cable(const Machine& first, const Machine& second) {
-  const auto on = [](const Machine& machine) { return "nsenter --net --target " + std::to_string(machine.pid()) + " "; };
+  const auto on = [](const Machine& machine) {
+    return "nsenter --net --target " + std::to_string(machine.pid()) + " ";
+  };
   shell(on(first) + "ip link add cable type veth peer name cable netns " + std::to_string(second.pid()) + "; " +
         on(first) + "ip addr add 10.8.0.1/24 dev cable; " + on(first) + "ip link set cable up; " + on(second) +
         "ip addr add 10.8.0.2/24 dev cable; " + on(second) + "ip link set cable up");
