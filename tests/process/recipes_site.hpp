@@ -85,6 +85,7 @@ class Site {
       machine.enter();
       if (::chdir(folder_.path().c_str()) != 0) ::_exit(98);
       ::setenv("PATH", (folder_.path().string() + ":" + path()).c_str(), 1);
+      ::setenv("TMPDIR", folder_.path().c_str(), 1);  // launchers leave files there
       ::setenv("OMP_NUM_THREADS", "1", 1);
       ::setenv("DDP_TIMEOUT", "40", 1);  // for what a test that has failed leaves
       for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
