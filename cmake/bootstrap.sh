@@ -28,6 +28,8 @@ if [[ $preset == cuda ]]; then
   environment=cuda-torch-$torch_version
   # crt and cccl: headers that CUDA's own in the other packages include; nvcc: for kernels; in the version torch asks for.
   packages=("torch==$torch_version" "cuda-toolkit[crt,cccl,nvcc]")
+elif [[ $preset == dev ]]; then
+  libraries+=(iproute2 openmpi-bin)  # what the tests start
 elif [[ $preset == arm ]]; then
   libraries+=(googletest g++-aarch64-linux-gnu qemu-user)
 fi

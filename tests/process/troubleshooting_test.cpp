@@ -42,7 +42,7 @@ constexpr const char* kSourceLine = "addr2line -C -f -e train 0x2134d";
 constexpr const char* kOneThread = "OMP_NUM_THREADS=1 ddprun --nproc-per-node 3 train";
 constexpr const char* kOverGloo = "DDP_BACKEND=gloo ddprun --nproc-per-node 3 train";
 constexpr const char* kLogBucket = "DDP_LOG_SUBSYS=bucket ddprun --nproc-per-node 3 train";
-constexpr const char* kProcesses = "ps --ppid 4711 -o pid,stat,etime,pcpu,rss,wchan:20,args";
+constexpr const char* kProcesses = "ps --ppid 4711 -o pid,stat,etime,pcpu,rss,wchan:20,comm";
 constexpr const char* kThreads = "ps -L -p 4712 -o tid,stat,pcpu,wchan:20,comm";
 constexpr const char* kContinue = "kill -CONT 4712";
 constexpr const char* kAddress =
@@ -232,9 +232,9 @@ TEST(Recipes, OfAWarningShowWhatTheSlowRankDoes) {
 
 TEST(Recipes, OfATimeoutShowTheVerdictAndLinesOfSource) {
   Shell shell("slow");
-  const auto& text = shell.start(kTimeout, {{"=40", "=2"}}).read_until("\n  rank 2: last completed", 1);
+  const auto& text = shell.start(kTimeout, {{"=40", "=2"}}).read_until("]   rank 2: last completed", 1);
   expect_contains(text, {"step 3: timed out after 2.0 s: rank 1 is in \"augmenting\" in step 3 since ", ", its thread ",
-                         "\n  rank 0: last completed all_reduce #", "\n  rank 1: last completed all_reduce #"});
+                         "]   rank 0: last completed all_reduce #", "]   rank 1: last completed all_reduce #"});
   std::smatch frame;
   ASSERT_TRUE(std::regex_search(text, frame, std::regex(R"(at [^\n]*train\(\) in [^\n]*\(\+(0x[0-9a-f]+)\))"))) << text;
   EXPECT_TRUE(contains(shell.run(kSourceLine, {{"0x2134d", frame[1]}}), "train()"));
@@ -282,7 +282,8 @@ TEST(Recipes, OfAKilledRankShowWhoItWasAndTheSignal) {
                   {": rank 1 died (its connection closed without a goodbye; the process ended or was killed) (this "
                    "rank ends because of rank 1)",
                    "ddprun: rank 1 failed first, ",
-                   "killed by SIGKILL (signal 9), not by ddprun; perhaps out of memory (see dmesg)"});
+                   "): killed by SIGKILL (signal 9), not by ddprun; perhaps out of memory (see dmesg)\n",
+                   ": exit code 76, because it lost a peer\n"});
 }
 
 #ifdef PS
@@ -308,8 +309,9 @@ TEST(Recipes, OfTheProcessesShowRanksThreadsAndWhoIsStopped) {
   const auto job = shell.start(kPlain).pid();
   const auto rank_1 = process_of_rank_1(asked(shell, job, kInValidation));
   const auto processes = shell.run(kProcesses, {{"4711", std::to_string(job)}});
-  EXPECT_EQ(count(processes, " train\n"), 4) << processes;  // with ddprun's own child
-  EXPECT_EQ(count(processes, " ddprun --nproc-per-node 3 train\n"), 1) << processes;
+  EXPECT_EQ(count(processes, " train\n"), 3) << processes;
+  EXPECT_EQ(count(processes, " ddprun\n"), 1) << processes;
+  EXPECT_EQ(count(processes, " ddprun-relay\n"), 1) << processes;
   expect_contains(shell.run(kThreads, {{"4712", rank_1}}), {" ddp-watchdog\n", " ddp-inspect\n", " ddp-watch-link\n"});
   EXPECT_EQ(state_until(shell, "S", job, rank_1)[0], 'S');
   ::kill(std::stoi(rank_1), SIGSTOP);

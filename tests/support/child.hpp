@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <functional>
 #include <stdexcept>
 
@@ -21,7 +22,12 @@ class Child {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      body();
+      try {
+        body();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        ::_exit(1);
+      }
       if (::write(ends[1], "x", 1) != 1) ::_exit(1);
       for (;;) ::pause();
     }

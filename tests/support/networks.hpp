@@ -1,29 +1,18 @@
 #pragma once
 /// networks.hpp: networks of a test's own. Needs the right to make network namespaces.
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "support/own_network.hpp"
 #include "support/ranks.hpp"
 #include "support/shared.hpp"
 
 namespace ddp::testing {
-
-inline void shell(const std::string& commands) {
-  if (std::system(("set -e; " + commands).c_str()) != 0) throw std::runtime_error("failed: " + commands);
-}
-
-inline void enter_new_network() {
-  if (::unshare(CLONE_NEWNET) != 0) throw std::runtime_error("no network namespace");
-  shell("ip link set lo up");
-}
 
 /// The port may be fixed, for the network is the test's alone.
 inline Environment at_address(Environment environment, const std::string& address) {
