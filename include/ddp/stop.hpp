@@ -19,9 +19,9 @@ class ProcessGroup;
 
 /// From now on each of these signals is a wish to stop, instead of this process's end: a scheduler's SIGTERM, Ctrl-C,
 /// a SIGUSR1 some minutes before the time is up. A handler that the program had before is still called; one that it
-/// installs later wins. The second SIGINT has the effect that it had before, so that a program that hangs can be ended.
-/// What is ignored stays so, as SIGINT in the background jobs of a script. Children that are forked later see the
-/// effects from before.
+/// installs later wins. A SIGINT more than a second after the first has the effect that it had before, so that a
+/// program that hangs can be ended. What is ignored stays so, as SIGINT in the background jobs of a script. Children
+/// that are forked later see the effects from before.
 ///
 /// Threads: any. Errors: std::invalid_argument for a signal that cannot be caught or that tells of a fault.
 void stop_on_signals(std::initializer_list<int> signals = {SIGTERM, SIGINT, SIGUSR1});

@@ -89,6 +89,9 @@ void prepare_dumps() {
 }
 
 [[noreturn]] void on_terminate() {
+  // Without memory even what follows may throw, which ends here again.
+  thread_local bool is_ending = false;
+  if (std::exchange(is_ending, true)) std::abort();
   const auto error = std::current_exception();
   const auto text = error ? text_of(error) : "std::terminate was called";
   note_last_words(text);

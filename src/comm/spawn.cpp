@@ -34,6 +34,8 @@ namespace {
 using Body = std::function<void(int)>;
 using start::SpawnTicket;
 
+constexpr int kMostRanks = 4096;  // ddprun's
+
 thread_local bool runs_a_body = false;
 
 start::SpawnCalls& calls() {
@@ -55,6 +57,9 @@ ConfigError wrong(const std::string& what, const std::string& remedy) { return {
 
 void check(int ranks, const SpawnOptions& options) {
   if (ranks < 1) throw wrong("ranks=" + std::to_string(ranks) + " is less than 1", "a rank for each device or core");
+  if (ranks > kMostRanks)
+    throw wrong("ranks=" + std::to_string(ranks) + " is more than any machine is for",
+                "a rank for each device or core");
   const auto nnodes = "nnodes=" + std::to_string(options.nnodes);
   if (options.nnodes < 1) throw wrong(nnodes + " is less than 1", "1 for this host alone");
   if (options.node_rank < 0 || options.node_rank >= options.nnodes)
@@ -161,11 +166,9 @@ Pipe open_pipe() {
 }
 
 std::vector<std::string> environment_without_ticket() {
-  std::vector<std::string> entries;
+  auto entries = start::own_environment();
   const std::string ticket = std::string(SpawnTicket::kVariable) + "=";
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with(ticket)) entries.emplace_back(*entry);
-  }
+  std::erase_if(entries, [&](const std::string& entry) { return entry.starts_with(ticket); });
   return entries;
 }
 

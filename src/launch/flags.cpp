@@ -69,6 +69,8 @@ class Declared {
   CLI::Option* own_value(const std::string& names, std::string& into, const char* type, const std::string& help) {
     auto* const option = app_.add_option(with_underscores(names), into, help);
     option->check([](const std::string& text) { return std::string(text.empty() ? "its value is empty" : ""); });
+    option->multi_option_policy(
+        CLI::MultiOptionPolicy::TakeLast);  // as torchrun's: scripts put theirs behind common ones
     return option->type_name(type)->group(group_);
   }
   void own_flag(const std::string& names, bool& into, const std::string& help) {
@@ -86,12 +88,12 @@ void declare_job(Declared& add, Flags& flags) {
             "Ranks to start on this machine: a number (1 if not given), cpu (one for each core that may be used), gpu\n"
             "(one for each GPU) or auto (gpu where there is one, else cpu)");
   add.value("--max-restarts", flags.max_restarts, "N",
-            "How often all ranks are started again after a failure (0). TORCHELASTIC_RESTART_COUNT tells them; a\n"
-            "program goes on from its checkpoint");
+            "How often all ranks are started again after a failure (0; node 0's number counts).\n"
+            "TORCHELASTIC_RESTART_COUNT tells them; a program goes on from its checkpoint");
   add.value("--shutdown-timeout", flags.shutdown_timeout, "SECONDS",
             "From SIGTERM to SIGKILL (30 after a signal from outside, 5 after a failed rank)");
   add.own_value("--exit-grace", flags.exit_grace, "SECONDS",
-                "How long others may go on after a rank has ended with exit code 0 (300); then the job has failed");
+                "What the other ranks may take to end once one has ended well (300); after that the job has failed");
   add.own_flag("--bind-cores", flags.binds_cores, "Give each rank cores of its own, of one NUMA node where it can be");
   add.value("--role", flags.role, "NAME", "ROLE_NAME for the ranks (default)");
   add.own_flag("--dry-run", flags.only_shows, "Start nothing, but print what would be started");

@@ -23,6 +23,11 @@ Launcher::Launcher(const Options& options, RankPlan plan, Meeting meeting, Signa
       terms_(std::move(meeting.terms)),
       nodes_(std::move(meeting.nodes)),
       signals_(signals) {
+  if (terms_.nodes > 1) {
+    say(std::to_string(terms_.nodes) + " nodes have met, for " + std::to_string(terms_.world_size) +
+        " ranks; this is node " + std::to_string(options.node_rank) + ", from rank " +
+        std::to_string(terms_.first_rank) + " on");
+  }
   if (!wants_files(options.output)) return;
   log_folder_ = make_log_folder(options.output, terms_.log_name.empty() ? terms_.id : terms_.log_name);
   say("output goes to " + log_folder_);
@@ -42,10 +47,11 @@ int Launcher::run() {
 void Launcher::obey(const Command& command) {
   switch (command.kind) {
     case Command::Kind::start:
+      if (options_.node_rank > 0 && !command.text.empty()) say(command.text);
       return begin(command.number);
     case Command::Kind::let_end:
       if (options_.node_rank > 0) say(command.text);
-      if (attempt_) attempt_->ranks.let_end();
+      if (attempt_) attempt_->ranks.let_end(command.number != 0);
       return;
     case Command::Kind::pass_on:
       if (attempt_) attempt_->ranks.pass_on(command.number);

@@ -15,14 +15,14 @@ LeadingNode::LeadingNode(const LeadingOptions& options, std::vector<OtherNode> o
   begin(0);
 }
 
-void LeadingNode::begin(int attempt) {
+void LeadingNode::begin(int attempt, const std::string& why) {
   attempt_ = attempt;
   report_ = {.outcomes = {}, .tails = {}, .begin = std::chrono::system_clock::now()};
   gone_.clear();
   finish_by_.reset();
   verdict_.clear();
   is_ending_ = false;
-  tell_all({Command::Kind::start, attempt});
+  tell_all({Command::Kind::start, attempt, why});
 }
 
 void LeadingNode::tell_all(const Command& command, const OtherNode* but) {
@@ -36,7 +36,7 @@ void LeadingNode::rank_ended(const start::Outcome& outcome) {
   report_.outcomes.push_back(outcome);
   const bool is_last = static_cast<int>(report_.outcomes.size()) == options_.world_size;
   if (outcome.failed()) {
-    end_attempt("rank " + std::to_string(outcome.rank) + " failed");
+    end_attempt("a rank has failed: this node's are to end, too");  // which one is known once all have ended
   } else if (!finish_by_ && !is_last) {
     finish_by_ = Clock::now() + options_.exit_grace;
   }
@@ -44,11 +44,11 @@ void LeadingNode::rank_ended(const start::Outcome& outcome) {
 }
 
 // Once: what follows is its echo.
-void LeadingNode::end_attempt(const std::string& why) {
+void LeadingNode::end_attempt(const std::string& why, bool has_waited) {
   finish_by_.reset();
   if (is_ending_ || signal_ != 0) return;
   is_ending_ = true;
-  tell_all({Command::Kind::let_end, 0, why});
+  tell_all({Command::Kind::let_end, has_waited ? 1 : 0, why});
 }
 
 void LeadingNode::signalled(int signal) { signalled(signal, nullptr); }
@@ -92,13 +92,14 @@ void LeadingNode::look() {
     verdict_ = "ranks have ended well while others still ran after another " +
                std::to_string(std::chrono::ceil<std::chrono::seconds>(options_.exit_grace).count()) +
                " s (see --exit-grace)";
-    end_attempt(verdict_);
+    say(verdict_);
+    end_attempt(verdict_, true);
   }
 }
 
 void LeadingNode::hear(OtherNode& node, const Message& message) {
   if (message.kind == kRankEnded) {
-    rank_ended(outcome_of(message));
+    rank_ended(checked(outcome_of(message), node));
   } else if (message.kind == kTail) {
     const auto [rank, text] = tail_of(message);
     report_.tails[rank] = text;
@@ -109,6 +110,17 @@ void LeadingNode::hear(OtherNode& node, const Message& message) {
   } else {
     throw std::runtime_error(message.kind);
   }
+}
+
+// One of that node's ranks, once.
+start::Outcome LeadingNode::checked(start::Outcome outcome, const OtherNode& node) const {
+  const bool is_its = outcome.rank >= node.first_rank && outcome.rank < node.first_rank + node.ranks;
+  const auto is_same = [&](const start::Outcome& other) { return other.rank == outcome.rank; };
+  if (!is_its || std::ranges::any_of(report_.outcomes, is_same)) {
+    throw std::runtime_error("rank " + std::to_string(outcome.rank) + " has ended");
+  }
+  outcome.host = plain(outcome.host);
+  return outcome;
 }
 
 void LeadingNode::lose(OtherNode& node, const std::string& why) {
@@ -131,27 +143,29 @@ int LeadingNode::exit_code() const {
 void LeadingNode::conclude() {
   std::ranges::stable_sort(report_.outcomes, {}, &start::Outcome::after);
   const int code = exit_code();
-  if (code != 0 && !verdict_.empty() && !lost_a_node_) say(verdict_);  // else it was said at once
   for (const auto& line : summary(report_)) say(line);
+  const auto why = verdict();
   if (code != 0 && signal_ == 0 && !lost_a_node_ && attempt_ < options_.max_restarts) {
-    say("restarting all ranks (restart " + std::to_string(attempt_ + 1) + " of at most " +
-        std::to_string(options_.max_restarts) + ")");
-    return begin(attempt_ + 1);
+    const auto again = "restarting all ranks (restart " + std::to_string(attempt_ + 1) + " of at most " +
+                       std::to_string(options_.max_restarts) + ")";
+    say(again);
+    return begin(attempt_ + 1, why + "; " + again);
   }
   if (code != 0 && options_.max_restarts > 0 && attempt_ == options_.max_restarts) {
-    say("no restart is left (" + std::to_string(options_.max_restarts) + " of " +
-        std::to_string(options_.max_restarts) + ")");
+    say("no restart is left (" + std::to_string(attempt_) + " of " + std::to_string(options_.max_restarts) + ")");
   }
   if (code == 0 && signal_ != 0) say("all ranks have ended well after " + start::signal_name(signal_));
   commands_.push_back({Command::Kind::leave, code});
-  const auto* const failure = start::first_failure(report_.outcomes);
-  const auto why = code == 0           ? std::string()
-                   : !verdict_.empty() ? verdict_
-                   : failure           ? summary({{*failure}, {}, report_.begin}).front()
-                                       : std::string();
   for (auto& node : others_) {
-    if (node.link) node.link->send(words_of({Command::Kind::leave, code, why}));
+    if (node.link) node.link->send(words_of({Command::Kind::leave, code, code == 0 ? std::string() : why}));
   }
+}
+
+// In a line, for other nodes.
+std::string LeadingNode::verdict() const {
+  const auto* const failure = start::first_failure(report_.outcomes);
+  if (!verdict_.empty() || !failure) return verdict_;
+  return summary({{*failure}, {}, report_.begin}).front();
 }
 
 std::vector<pollfd> LeadingNode::wanted() const {

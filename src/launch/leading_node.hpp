@@ -39,13 +39,15 @@ class LeadingNode : public Nodes {
 
  private:
   void signalled(int signal, const OtherNode* by);
-  void begin(int attempt);
+  void begin(int attempt, const std::string& why = {});
   void tell_all(const Command& command, const OtherNode* but = nullptr);
   void hear(OtherNode& node, const Message& message);
   void lose(OtherNode& node, const std::string& why);
-  void end_attempt(const std::string& why);
+  void end_attempt(const std::string& why, bool has_waited = false);
   void gone(int node);
   void conclude();
+  start::Outcome checked(start::Outcome outcome, const OtherNode& node) const;
+  std::string verdict() const;
   int exit_code() const;
 
   const LeadingOptions options_;

@@ -29,6 +29,12 @@ constexpr milliseconds kPatienceAfterSignal{30000};  // ranks may be saving a ch
 constexpr milliseconds kPatienceAfterKill{10000};    // only a process stuck in the kernel outlives SIGKILL
 constexpr milliseconds kLook{50};                    // at leftovers, of whose end no signal may come
 
+std::string in_words(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return ranks.empty() ? text : (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
 bool is_empty(pid_t group) { return ::kill(-group, 0) != 0; }
 
 }  // namespace
@@ -77,40 +83,42 @@ bool LocalRanks::are_gone() const {
   return std::ranges::all_of(groups_, [](const Group& group) { return group.state == State::gone; });
 }
 
-void LocalRanks::let_end() {
-  if (phase_ == Phase::running) enter(Phase::grace, kGrace);
+void LocalRanks::let_end(bool has_waited) {
+  if (phase_ == Phase::running) enter(Phase::grace, has_waited ? milliseconds(0) : kGrace);
 }
 
 void LocalRanks::pass_on(int signal) {
-  const auto ranks = running();
   if (signal == SIGUSR1 || signal == SIGUSR2) return ask(signal);
-  if (!ranks.empty()) say("passing " + signal_name(signal) + " on to ranks " + ranks);
+  // Launchers of several nodes may each be sent what is one: a rank that saves must not get it twice.
+  if (!passed_on_.insert(signal).second) return;
+  const auto ranks = running();
+  if (!ranks.empty()) say("passing " + signal_name(signal) + " on to " + ranks);
+  is_signalled_ = true;
   send_all(signal);
   if (phase_ < Phase::stopping) enter(Phase::stopping, patience(kPatienceAfterSignal));
 }
 
 void LocalRanks::kill() {
   const auto ranks = running();
-  if (!ranks.empty()) say("killing ranks " + ranks);
+  if (!ranks.empty()) say("killing " + ranks);
   send_all(SIGKILL);
   enter(Phase::killing, kPatienceAfterKill);
 }
 
 // To those who handle it alone: it would end a shell around a rank, and a rank that has not come to its process group.
 void LocalRanks::ask(int signal) {
-  std::string asked, deaf;
+  std::vector<int> asked, deaf;
   for (const auto& group : groups_) {
     if (group.state != State::running) continue;
     auto family = descendants_of(group.pid);
     if (const auto leader = find_process(group.pid)) family.push_back(*leader);
     std::erase_if(family, [signal](const Process& one) { return !one.catches(signal); });
     for (const auto& one : family) ::kill(one.pid, signal);
-    auto& text = family.empty() ? deaf : asked;
-    text += (text.empty() ? "" : ", ") + std::to_string(group.rank);
+    (family.empty() ? deaf : asked).push_back(group.rank);
   }
   const auto name = signal_name(signal);
-  if (!asked.empty()) say("passing " + name + " on to ranks " + asked);
-  if (!deaf.empty()) say("not passing " + name + " on to ranks " + deaf + ", which do not handle it and would end");
+  if (!asked.empty()) say("passing " + name + " on to " + in_words(asked));
+  if (!deaf.empty()) say("not passing " + name + " on to " + in_words(deaf) + ", which would end by it");
 }
 
 void LocalRanks::reap() {
@@ -134,7 +142,8 @@ void LocalRanks::rank_ended(Group& group, int status) {
                     .sent = group.sent,
                     .after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_)});
   group.state = State::leftovers;
-  group.limit = Clock::now() + patience(kPatienceAfterFailure);
+  // A shell around the program may end before it.
+  group.limit = Clock::now() + patience(is_signalled_ ? kPatienceAfterSignal : kPatienceAfterFailure);
   close_if_empty(group);
 }
 
@@ -163,17 +172,17 @@ void LocalRanks::on_deadline() {
     case Phase::running:
       break;
     case Phase::grace:
-      say("ranks " + ranks + " still run after another one failed: sending SIGTERM");
+      say(ranks + (ranks.starts_with("ranks") ? " still run" : " still runs") + ": sending SIGTERM");
       send_all(SIGTERM);
       enter(Phase::stopping, patience(kPatienceAfterFailure));
       break;
     case Phase::stopping:
-      say("ranks " + ranks + " did not end: sending SIGKILL");
+      say(ranks + " did not end: sending SIGKILL");
       send_all(SIGKILL);
       enter(Phase::killing, kPatienceAfterKill);
       break;
     case Phase::killing:
-      say("ranks " + ranks + " outlive SIGKILL, stuck in the kernel");
+      say(ranks + " cannot be killed, stuck in the kernel");
       for (auto& group : groups_) {
         if (group.state == State::running) rank_ended(group, SIGKILL);
         group.state = State::gone;
@@ -206,11 +215,11 @@ void LocalRanks::close_if_empty(Group& group) {
 }
 
 std::string LocalRanks::running() const {
-  std::string text;
+  std::vector<int> ranks;
   for (const auto& group : groups_) {
-    if (group.state == State::running) text += (text.empty() ? "" : ", ") + std::to_string(group.rank);
+    if (group.state == State::running) ranks.push_back(group.rank);
   }
-  return text;
+  return in_words(ranks);
 }
 
 pid_t LocalRanks::process_of(int rank) const {

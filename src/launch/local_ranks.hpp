@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,14 +46,14 @@ class LocalRanks {
   /// All ranks and their groups are gone.
   bool are_gone() const;
 
-  /// Another rank has failed.
-  void let_end();
+  /// They have no reason to run on: another one has failed, say. `has_waited`: they had their time already.
+  void let_end(bool has_waited);
   /// SIGUSR1 and SIGUSR2 go to those processes alone that handle them, for others would end; a rank's whole group gets
   /// any other one.
   void pass_on(int signal);
   void kill();
 
-  /// Of the ranks that run: "0, 2"; empty: none.
+  /// Of the ranks that run: "rank 0", "ranks 0, 2"; empty: none.
   std::string running() const;
   /// The process that was started as this rank. 0 once it has ended.
   pid_t process_of(int rank) const;
@@ -88,6 +89,8 @@ class LocalRanks {
   std::vector<Group> groups_;
   std::vector<Outcome> ended_;
   Phase phase_ = Phase::running;
+  std::set<int> passed_on_;
+  bool is_signalled_ = false;  // from outside
   std::optional<Clock::time_point> deadline_;
 };
 

@@ -10,6 +10,7 @@
 #include "base/cores.hpp"
 #include "ddp/error.hpp"
 #include "launch/core_sets.hpp"
+#include "launch/dial.hpp"
 #include "launch/dry_run.hpp"
 #include "launch/inspect.hpp"
 #include "launch/launcher.hpp"
@@ -31,12 +32,6 @@ constexpr int kNothingStarted = 2;
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   return value ? value : "";
-}
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry; ++entry) entries.emplace_back(*entry);
-  return entries;
 }
 
 std::string in_words(double cores) {
@@ -61,7 +56,7 @@ std::optional<int> choose_threads(int ranks, const std::vector<std::vector<int>>
 RankPlan plan_ranks(const Options& options) {
   RankPlan plan{.program = start::find_program(options.command.front(), variable("PATH")),
                 .arguments = options.command,
-                .environment = own_environment(),
+                .environment = start::own_environment(),
                 .job = {.ranks = options.ranks,
                         .nodes = options.nodes,
                         .node_rank = options.node_rank,
@@ -71,6 +66,11 @@ RankPlan plan_ranks(const Options& options) {
   if (options.binds_cores) plan.cores = share_out(allowed_cpus("/sys/devices/system"), options.ranks);
   plan.job.threads = choose_threads(options.ranks, plan.cores);
   return plan;
+}
+
+void require_own_address(const std::string& address) {
+  if (address.empty() || is_own_address(address)) return;
+  throw ConfigError({}, "ddprun", "--local-addr " + address + " is no address of this machine", "see ip address");
 }
 
 /// Where the ranks look for the store, and where it listens.
@@ -93,7 +93,9 @@ void take_terms(const Terms& terms, start::Job& job) {
   job.master_port = terms.store_port;
 }
 
+/// No store is served for what is only shown: started by hand, rank 0 serves it.
 int show_only(const Options& options, RankPlan plan) {
+  plan.job.is_served = false;
   take_terms({.id = options.job_id.empty() ? "ANY_NEW_ID" : options.job_id,
               .log_name = {},
               .world_size = options.ranks * options.nodes,
@@ -110,6 +112,7 @@ int launch(int argc, char** argv) {
   const auto options = parse_options(argc, argv, std::cout);
   if (!options) return EXIT_SUCCESS;
   if (options->inspected) return inspect(*options->inspected, std::cout) ? EXIT_SUCCESS : EXIT_FAILURE;
+  require_own_address(options->local_address);
   auto plan = plan_ranks(*options);
   choose_address(*options, plan.job);
   if (options->only_shows) return show_only(*options, std::move(plan));

@@ -42,6 +42,13 @@ class Fields {
 
 }  // namespace
 
+std::string plain(std::string name) {
+  for (auto& one : name) {
+    if (one < ' ' || one == 0x7f) one = '?';
+  }
+  return name.substr(0, 255);
+}
+
 Message words_of(const Hello& hello) {
   return {kHello,
           {hello.language, hello.job_id, std::to_string(hello.nodes), std::to_string(hello.node_rank),
@@ -52,11 +59,11 @@ Hello hello_of(const Message& message) {
   Fields fields(message, kHello, 6);
   Hello hello;
   hello.language = fields.text();
-  hello.job_id = fields.text();
+  hello.job_id = plain(fields.text());
   hello.nodes = fields.number(1);
   hello.node_rank = fields.number(0);
   hello.ranks = fields.number(1);
-  hello.host = fields.text();
+  hello.host = plain(fields.text());
   return hello;
 }
 

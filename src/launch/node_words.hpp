@@ -30,6 +30,9 @@ struct Hello {
   int ranks = 1;
   std::string host = {};
 };
+/// A name from another machine, without what steers a terminal.
+std::string plain(std::string name);
+
 /// Changes with the messages.
 inline constexpr const char* kLanguage = "ddprun 1";
 

@@ -34,8 +34,8 @@ struct Terms {
 /// What this launcher is to do.
 struct Command {
   enum class Kind {
-    start,    ///< number: the attempt, from 0
-    let_end,  ///< text: why the ranks that still run are to end
+    start,    ///< number: the attempt, from 0; text: why there is another one, for nodes but 0
+    let_end,  ///< number: 1 where the ranks had their time already; text: why those that still run are to end
     pass_on,  ///< number: the signal
     kill,
     leave,  ///< number: the exit code; text: why, where it is for this launcher alone to say

@@ -12,6 +12,7 @@
 
 #include "launch/processes.hpp"
 #include "launch/say.hpp"
+#include "start/rank_environment.hpp"
 #include "start/start_rank.hpp"
 
 namespace ddp::launch {
@@ -46,12 +47,6 @@ bool holds_one_of(const std::set<std::string>& sockets, pid_t pid) {
     if (sockets.contains(std::filesystem::read_symlink(entry.path(), none).string())) return true;
   }
   return false;
-}
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry; ++entry) entries.emplace_back(*entry);
-  return entries;
 }
 
 }  // namespace
@@ -105,7 +100,7 @@ void StoreKeeper::serve() {
   lifeline_ = Descriptor(ends[1]);
   server_.emplace(start::start_rank({.program = program_,
                                      .arguments = {program_, std::to_string(socket_)},
-                                     .environment = own_environment(),
+                                     .environment = start::own_environment(),
                                      .kept_descriptors = {socket_},
                                      .input = read_end.get()},
                                     restore_));

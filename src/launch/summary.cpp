@@ -67,7 +67,7 @@ std::vector<std::string> summary(const Report& report) {
   const bool by_itself = first->sent == 0;
   if (by_itself) {
     lines.push_back(first_line(*first, report.begin));
-    add_last_words(lines, report, first->rank);
+    if (!has_stalled(*first)) add_last_words(lines, report, first->rank);  // all ranks have just said the same
   }
   auto others = report.outcomes;
   std::ranges::sort(others, {}, &Outcome::rank);

@@ -1,6 +1,7 @@
 #include "start/rank_environment.hpp"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -53,6 +54,13 @@ std::string make_job_id() {
   char text[32];
   std::snprintf(text, sizeof text, "ddprun-%016llx", static_cast<unsigned long long>(bits));
   return text;
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    entries.emplace_back(*entry);  // null: cleared
+  return entries;
 }
 
 std::vector<std::string> rank_environment(const std::vector<std::string>& inherited, const Job& job, int local_rank) {

@@ -29,6 +29,9 @@ struct Job {
 /// 64 random bits in hex after "ddprun-".
 std::string make_job_id();
 
+/// This process's variables, "NAME=value" each.
+std::vector<std::string> own_environment();
+
 /// "NAME=value" for all variables of one of this node's ranks; what `inherited` has of other names stays as it is.
 std::vector<std::string> rank_environment(const std::vector<std::string>& inherited, const Job& job, int local_rank);
 

@@ -312,6 +312,14 @@ TEST(Ddprun, ASecondCtrlCKillsAtOnce) {
   EXPECT_EQ(job.finish(), 128 + SIGKILL);
 }
 
+TEST(Ddprun, AProgramBehindAShellHasItsTimeToSaveToo) {
+  auto job = ddprun({"--nproc-per-node", "2", "/bin/sh", "-c", std::string(RANK_PROBE) + " save_slowly_on_term; true"});
+  job.read_until("pids", 2);
+  job.signal(SIGTERM);  // ends the shells at once
+  EXPECT_EQ(job.finish(), 128 + SIGTERM) << job.text();
+  EXPECT_EQ(job.occurrences("] saved\n"), 2) << job.text();
+}
+
 TEST(Ddprun, RanksThatEndWellOnATermAreASuccess) {
   auto job = ranks(2, {"save_on_term"});
   job.read_until("pids", 2);
@@ -333,7 +341,7 @@ TEST(Ddprun, Sigusr2DoesNotEndRanksThatDoNotHandleIt) {
   auto job = ranks(2, {"save_on_term"});
   job.read_until("pids", 2);
   job.signal(SIGUSR2);
-  job.read_until("ddprun: not passing SIGUSR2 on to ranks 0, 1, which do not handle it and would end\n", 1);
+  job.read_until("ddprun: not passing SIGUSR2 on to ranks 0, 1, which would end by it\n", 1);
   job.signal(SIGTERM);
   EXPECT_EQ(job.finish(), 0) << job.text();
 }

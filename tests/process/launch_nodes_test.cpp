@@ -67,6 +67,7 @@ TEST(LaunchNodes, AFailureGivesAllLaunchersItsCodeAndNodeZeroTellsWhere) {
   ASSERT_EQ(line.size(), 1u) << first.text();
   expect_mentions(line[0], std::string(" on ") + host + "): exit code 9");
   expect_mentions(second.text(), "ddprun: rank 1 failed first");
+  expect_mentions(second.text(), "ddprun: 2 nodes have met, for 3 ranks; this is node 1, from rank 1 on");
 }
 
 TEST(LaunchNodes, AllNodesStartAgain) {
@@ -76,6 +77,7 @@ TEST(LaunchNodes, AllNodesStartAgain) {
   EXPECT_EQ(second.finish(), 0) << second.text();
   EXPECT_EQ(second.occurrences("attempt 2 of 2"), 2) << second.text();
   EXPECT_EQ(first.occurrences("attempt 2 of 2"), 1) << first.text();
+  EXPECT_EQ(lines_with(second.text(), "exit code 7; restarting all ranks (restart ").size(), 2u) << second.text();
 }
 
 TEST(LaunchNodes, ASignalToOneLauncherReachesTheRanksOfAll) {
@@ -86,7 +88,21 @@ TEST(LaunchNodes, ASignalToOneLauncherReachesTheRanksOfAll) {
   second.signal(SIGTERM);
   EXPECT_EQ(second.finish(), 0) << second.text();
   EXPECT_EQ(first.finish(), 0) << first.text();
-  expect_mentions(first.text(), "passing SIGTERM on to ranks 0");
+  expect_mentions(first.text(), "passing SIGTERM on to rank 0");
+}
+
+// As srun does, or a terminal's Ctrl-C.
+TEST(LaunchNodes, ASignalToAllLaunchersReachesEachRankOnce) {
+  auto first = node(0, 1, {"count_interrupts"});
+  auto second = node(1, 2, {"count_interrupts"});
+  first.read_until("pids", 1);
+  second.read_until("pids", 2);
+  first.signal(SIGINT);
+  second.signal(SIGINT);
+  EXPECT_EQ(first.finish(), 0) << first.text();
+  EXPECT_EQ(second.finish(), 0) << second.text();
+  EXPECT_EQ(first.occurrences("interrupted\n"), 1) << first.text();
+  EXPECT_EQ(second.occurrences("interrupted\n"), 2) << second.text();
 }
 
 TEST(LaunchNodes, AQuestionToOneLauncherReachesTheRanksOfAll) {
@@ -233,6 +249,15 @@ TEST(LaunchNodes, SomebodyAtThePortWhoSaysNothingIsNotWaitedForForEver) {
   auto second = node(1, 1, {"leave", "0", "0"}, {"--rdzv-conf", "timeout=0.5"});
   EXPECT_EQ(second.finish(), 2);
   expect_mentions(second.text(), "(somebody listens there, but does not answer)");
+}
+
+TEST(LaunchNodes, AnAddressOfAnotherMachineIsNotThisOnes) {
+  for (const char* const number : {"0", "1"}) {
+    auto job = ddprun({"--nnodes", "2", "--node-rank", number, "--master-addr", own_address(), "--local-addr",
+                       "192.0.2.1", RANK_PROBE, "leave", "0", "0"});
+    EXPECT_EQ(job.finish(), 2);
+    expect_mentions(job.text(), "--local-addr 192.0.2.1 is no address of this machine");
+  }
 }
 
 TEST(LaunchNodes, ANodeZeroThatIsElsewhereIsWarned) {

@@ -363,11 +363,26 @@ TEST(Nodes, RanksThatRunOnAfterOneHasEndedWellHaveALimit) {
   ASSERT_TRUE(nodes.leader->next_look());
   EXPECT_EQ(commands(*nodes.leader), Lines{});
   while (Clock::now() < *nodes.leader->next_look()) ::usleep(1000);
-  EXPECT_EQ(commands(*nodes.leader), Lines{"let_end 0"});
+  EXPECT_EQ(commands(*nodes.leader), Lines{"let_end 1"});
   nodes.leader->rank_ended({.rank = 0, .status = SIGTERM, .sent = SIGTERM, .after = 2s});
   nodes.leader->ranks_are_gone({});
   nodes.follower->ranks_are_gone({});
   EXPECT_EQ(commands(*nodes.leader), Lines{"leave 1"});
+}
+
+TEST(Nodes, OneThatTellsOfRanksThatAreNotItsIsLost) {
+  for (const int rank : {0, 7, 1}) {
+    TwoNodes nodes;
+    commands(*nodes.leader);
+    commands(*nodes.follower);
+    nodes.follower->rank_ended(ended(rank, 0));
+    if (rank == 1) nodes.follower->rank_ended(ended(rank, 0));  // twice
+    EXPECT_EQ(commands(*nodes.leader), Lines{"let_end 0"}) << rank;
+  }
+}
+
+TEST(NodeWords, WhatSteersATerminalIsTakenOutOfNames) {
+  EXPECT_EQ(hello_of(words_of(Hello{kLanguage, "i", 2, 1, 1, "evil\x1b[31m\nhost"})).host, "evil?[31m?host");
 }
 
 TEST(Nodes, OneThatSpeaksStrangelyIsLost) {

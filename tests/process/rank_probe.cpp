@@ -244,6 +244,28 @@ int answer_usr1(const Words&) {
   wait_forever();
 }
 
+/// Tells each SIGINT, and ends well a while after the first.
+int count_interrupts(const Words&) {
+  std::signal(SIGINT, [](int) {
+    if (::write(STDOUT_FILENO, "interrupted\n", 12) != 12) std::_Exit(90);
+  });
+  print("pids " + std::to_string(::getpid()) + " " + std::to_string(::getpid()));
+  ::pause();
+  ::usleep(500'000);  // another one would come within it; this is what is tried
+  return 0;
+}
+
+/// Takes longer to save than a rank has after another one's failure.
+int save_slowly_on_term(const Words&) {
+  static volatile std::sig_atomic_t told = 0;
+  std::signal(SIGTERM, [](int) { told = 1; });
+  print("pids " + std::to_string(::getpid()) + " " + std::to_string(::getpid()));
+  while (told == 0) ::usleep(1000);
+  for (int i = 0; i < 6; ++i) ::sleep(1);
+  print("saved");
+  return 0;
+}
+
 /// The cores that it may use.
 int cores(const Words&) {
   cpu_set_t allowed;
@@ -264,6 +286,8 @@ int main(int argc, char** argv) {
                                                                         {"answer_usr2", answer_usr2},
                                                                         {"complain", complain},
                                                                         {"cores", cores},
+                                                                        {"count_interrupts", count_interrupts},
+                                                                        {"save_slowly_on_term", save_slowly_on_term},
                                                                         {"fail_until", fail_until},
                                                                         {"leave_others", leave_others},
                                                                         {"many_lines", many_lines},
