@@ -1,5 +1,7 @@
 #include "comm/roll_call.hpp"
 
+#include "comm/stop_agreement.hpp"
+
 #include <algorithm>
 #include <sstream>
 #include <thread>
@@ -87,6 +89,7 @@ std::vector<Arrival> RollCall::wait_for_all(std::chrono::milliseconds timeout,
       pause = std::chrono::milliseconds(1);
       continue;
     }
+    require_no_wish(environment_, kPart);
     try {
       poll();
     } catch (...) {

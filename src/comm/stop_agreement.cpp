@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/stop_wish.hpp"
+#include "ddp/error.hpp"
 #include "ddp/log.hpp"
 
 namespace ddp::comm {
@@ -26,5 +28,12 @@ bool agree_to_stop(const ProcessGroup& group, const std::vector<StopReason>& tol
 }
 
 bool is_stop_agreed() noexcept { return agreed; }
+
+void require_no_wish(const Environment& environment, std::string_view part) {
+  const auto wish = stop_wish();
+  if (wish == kNoStop) return;
+  throw CommError({environment.rank, environment.world_size}, part,
+                  "asked to stop by " + name_of(wish) + " before the ranks had met");
+}
 
 }  // namespace ddp::comm

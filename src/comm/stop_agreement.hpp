@@ -6,6 +6,10 @@
 #include "base/stop_wish.hpp"
 #include "ddp/process_group.hpp"
 
+#include <string_view>
+
+#include "ddp/environment.hpp"
+
 namespace ddp::comm {
 
 /// What this rank tells the others.
@@ -16,5 +20,9 @@ StopReason stop_wish_to_tell() noexcept;
 bool agree_to_stop(const ProcessGroup& group, const std::vector<StopReason>& told);
 
 bool is_stop_agreed() noexcept;
+
+/// For a rank that waits for the others before they have met: nobody is there yet to agree with.
+/// Errors: CommError where this process has been asked to stop.
+void require_no_wish(const Environment& environment, std::string_view part);
 
 }  // namespace ddp::comm

@@ -20,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/quiet.hpp"
+#include "comm/stop_agreement.hpp"
 #include "comm/store_probe.hpp"
 #include "comm/text_of.hpp"
 #include "ddp/error.hpp"
@@ -57,6 +58,7 @@ std::string wait_for_server(const Environment& environment, std::chrono::millise
   bool told = false;
   std::string reason;
   for (;;) {
+    require_no_wish(environment, kPart);
     const auto asked = Clock::now();
     const auto until = std::min(told ? asked + kSlice : start + kQuietWait, end);
     const auto answer = ask_store(environment.master_address, environment.master_port, until);

@@ -1,7 +1,11 @@
 #include "launch/launcher.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <set>
+
+#include "launch/processes.hpp"
 
 namespace ddp::launch {
 namespace {
@@ -12,6 +16,9 @@ std::string store_program() {
   std::error_code none;
   return (std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "ddprun_store").string();
 }
+
+// timeout(1) and others signal a process and then its group: that is one Ctrl-C.
+constexpr milliseconds kSame{500};
 
 bool is_a_question(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
 
@@ -146,9 +153,24 @@ void Launcher::notice_lost_relay() {
   say("the process ddprun-relay, which carries the ranks' output, has been killed: ranks that write end by SIGPIPE");
 }
 
+// What has left its rank's process group is a child of this process by now.
+void Launcher::end_strays() {
+  auto own = std::set<pid_t>{watcher_.process()};
+  if (attempt_->relay) own.insert(attempt_->relay->process());
+  if (attempt_->store) own.insert(attempt_->store->process());
+  std::string names;
+  for (const auto& one : descendants_of(::getpid())) {
+    if (own.contains(one.pid) || one.state == 'Z') continue;
+    ::kill(one.pid, SIGKILL);
+    names += (names.empty() ? "" : ", ") + one.name + " (" + std::to_string(one.pid) + ")";
+  }
+  if (!names.empty()) say("ending what ranks have left behind: " + names);
+}
+
 // What they have written may still be on its way; whoever reads it may take his time, or be told with Ctrl-C not to.
 void Launcher::end_attempt() {
   auto& relay = attempt_->relay;
+  if (!attempt_->is_draining) end_strays();
   if (relay && !attempt_->is_draining) {
     attempt_->says.reset();
     attempt_->is_draining = true;
@@ -165,8 +187,9 @@ void Launcher::end_attempt() {
 void Launcher::on_signal(int signal) {
   if (signal == SIGCHLD) return;  // look() sees who it was
   if (attempt_ && attempt_->is_draining && !is_a_question(signal)) return attempt_->relay->give_up();
-  const bool again = signal == SIGINT && is_interrupted_;
-  is_interrupted_ = is_interrupted_ || !is_a_question(signal);
+  if (signal == SIGINT && interrupted_ && Clock::now() - *interrupted_ < kSame) return;
+  const bool again = signal == SIGINT && interrupted_;
+  if (!interrupted_ && !is_a_question(signal)) interrupted_ = Clock::now();
   nodes_->signalled(again ? SIGKILL : signal);
 }
 

@@ -54,6 +54,7 @@ class Launcher {
   void start_ranks(int number);
   void on_signal(int signal);
   void notice_lost_relay();
+  void end_strays();
   void end_attempt();
 
   const Options& options_;
@@ -65,7 +66,7 @@ class Launcher {
   Watcher watcher_;
   std::string log_folder_;
   std::optional<Attempt> attempt_;
-  bool is_interrupted_ = false;
+  std::optional<Clock::time_point> interrupted_;
   std::optional<int> exit_code_;
 };
 

@@ -10,6 +10,12 @@
 
 namespace ddp::launch {
 
+namespace {
+
+constexpr std::chrono::seconds kKillLimit{15};  // a launcher waits ten for ranks that it has killed
+
+}  // namespace
+
 LeadingNode::LeadingNode(const LeadingOptions& options, std::vector<OtherNode> others)
     : options_(options), others_(std::move(others)) {
   begin(0);
@@ -20,6 +26,7 @@ void LeadingNode::begin(int attempt, const std::string& why) {
   report_ = {.outcomes = {}, .tails = {}, .begin = std::chrono::system_clock::now()};
   gone_.clear();
   finish_by_.reset();
+  gone_by_.reset();
   verdict_.clear();
   is_ending_ = false;
   tell_all({Command::Kind::start, attempt, why});
@@ -48,6 +55,7 @@ void LeadingNode::end_attempt(const std::string& why, bool has_waited) {
   finish_by_.reset();
   if (is_ending_ || signal_ != 0) return;
   is_ending_ = true;
+  gone_by_ = Clock::now() + options_.end_limit;
   tell_all({Command::Kind::let_end, has_waited ? 1 : 0, why});
 }
 
@@ -55,9 +63,13 @@ void LeadingNode::signalled(int signal) { signalled(signal, nullptr); }
 
 // `by`: the node that has passed it on to its ranks already.
 void LeadingNode::signalled(int signal, const OtherNode* by) {
-  if (signal == SIGKILL) return tell_all({Command::Kind::kill}, by);
+  if (signal == SIGKILL) {
+    gone_by_ = Clock::now() + kKillLimit;
+    return tell_all({Command::Kind::kill}, by);
+  }
   if (signal != SIGUSR1 && signal != SIGUSR2) {
     signal_ = signal;
+    gone_by_ = Clock::now() + options_.end_limit;
     finish_by_.reset();  // the signal's own limits are shorter
   }
   tell_all({Command::Kind::pass_on, signal}, by);
@@ -87,6 +99,12 @@ void LeadingNode::look() {
       lose(node, std::string("speaks strangely: ") + error.what());
     }
     if (node.link && node.link->is_over()) lose(node, "is gone, or cannot be reached any more");
+  }
+  if (gone_by_ && Clock::now() >= *gone_by_) {
+    gone_by_.reset();
+    for (std::size_t i = 0; i < others_.size(); ++i) {
+      if (others_[i].link && !gone_.contains(static_cast<int>(i) + 1)) lose(others_[i], "does not answer any more");
+    }
   }
   if (finish_by_ && Clock::now() >= *finish_by_) {
     verdict_ = "ranks have ended well while others still ran after another " +
@@ -166,6 +184,11 @@ std::string LeadingNode::verdict() const {
   const auto* const failure = start::first_failure(report_.outcomes);
   if (!verdict_.empty() || !failure) return verdict_;
   return summary({{*failure}, {}, report_.begin}).front();
+}
+
+std::optional<Clock::time_point> LeadingNode::next_look() const {
+  if (!finish_by_ || !gone_by_) return finish_by_ ? finish_by_ : gone_by_;
+  return std::min(*finish_by_, *gone_by_);
 }
 
 std::vector<pollfd> LeadingNode::wanted() const {

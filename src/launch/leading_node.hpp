@@ -15,6 +15,8 @@ struct LeadingOptions {
   int max_restarts = 0;
   /// How long others may go on after a rank has ended well.
   std::chrono::milliseconds exit_grace{300'000};
+  /// Within this a node's ranks are gone, once they were told to end.
+  std::chrono::milliseconds end_limit{60'000};
 };
 
 /// Another node: its launcher and its ranks.
@@ -34,7 +36,7 @@ class LeadingNode : public Nodes {
   void signalled(int signal) override;
   void look() override;
   std::vector<pollfd> wanted() const override;
-  std::optional<Clock::time_point> next_look() const override { return finish_by_; }
+  std::optional<Clock::time_point> next_look() const override;
   void part() override;
 
  private:
@@ -56,6 +58,7 @@ class LeadingNode : public Nodes {
   Report report_;
   std::set<int> gone_;                          // nodes of which no rank is left
   std::optional<Clock::time_point> finish_by_;  // for ranks that run on after one has ended well
+  std::optional<Clock::time_point> gone_by_;    // for nodes whose ranks were told to end
   std::string verdict_;                         // why the attempt failed, where no rank's end says it
   bool is_ending_ = false;
   int signal_ = 0;  // that told all ranks to end; 0: none

@@ -235,8 +235,12 @@ Meeting lead_meeting(const Options& options, std::uint16_t store_port, Signals& 
       other.link->send(words_of(its));
     }
   }
-  const LeadingOptions leading{
-      .world_size = terms.world_size, .max_restarts = options.max_restarts, .exit_grace = options.exit_grace};
+  // The grace time, SIGTERM's, SIGKILL's, and what is still to be written.
+  constexpr milliseconds kBesides{30'000}, kUsual{30'000};
+  const LeadingOptions leading{.world_size = terms.world_size,
+                               .max_restarts = options.max_restarts,
+                               .exit_grace = options.exit_grace,
+                               .end_limit = options.shutdown_timeout.value_or(kUsual) + kBesides};
   return {terms, std::make_unique<LeadingNode>(leading, std::move(others))};
 }
 

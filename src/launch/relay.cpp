@@ -208,9 +208,9 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
   ::fcntl(own_lines_.get(), F_SETFL, O_NONBLOCK);
   auto control = make_pipe();
   auto tails = make_pipe();
-  const pid_t pid = ::fork();
-  if (pid < 0) fail("cannot start the process that carries the ranks' output");
-  if (pid == 0) {
+  pid_ = ::fork();
+  if (pid_ < 0) fail("cannot start the process that carries the ranks' output");
+  if (pid_ == 0) {
     sources.control = std::move(control.from);
     stand_aside(sources, tails.to.get());
     carry(sources, console);
@@ -219,7 +219,7 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
     tell_tails(sources, tails.to.get());
     ::_exit(0);
   }
-  process_.emplace(pid);
+  process_.emplace(pid_);
   control_ = std::move(control.to);
   tails_ = std::move(tails.from);
 }

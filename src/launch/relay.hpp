@@ -1,6 +1,8 @@
 #pragma once
 /// relay.hpp: the process that carries the ranks' output.
 
+#include <sys/types.h>
+
 #include <map>
 #include <optional>
 #include <string>
@@ -33,6 +35,7 @@ class Relay {
   ~Relay();
   Relay(const Relay&) = delete;
 
+  pid_t process() const { return pid_; }
   RankEnds take_ends(int local_rank);
   /// The launcher's own lines may be written here.
   int own_lines() const { return own_lines_.get(); }
@@ -51,6 +54,7 @@ class Relay {
  private:
   std::vector<RankEnds> ends_;
   Descriptor own_lines_, control_, tails_;
+  pid_t pid_ = -1;
   std::optional<start::Child> process_;
   std::string heard_;
   std::map<int, std::string> tails_by_rank_;

@@ -98,12 +98,13 @@ void StoreKeeper::serve() {
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
   const Descriptor read_end(ends[0]);
   lifeline_ = Descriptor(ends[1]);
-  server_.emplace(start::start_rank({.program = program_,
-                                     .arguments = {program_, std::to_string(socket_)},
-                                     .environment = start::own_environment(),
-                                     .kept_descriptors = {socket_},
-                                     .input = read_end.get()},
-                                    restore_));
+  pid_ = start::start_rank({.program = program_,
+                            .arguments = {program_, std::to_string(socket_)},
+                            .environment = start::own_environment(),
+                            .kept_descriptors = {socket_},
+                            .input = read_end.get()},
+                           restore_);
+  server_.emplace(pid_);
 }
 
 }  // namespace ddp::launch

@@ -25,6 +25,8 @@ class StoreKeeper {
 
   /// `rank_0`: the process that was started as it. Errors: std::runtime_error where the program is missing.
   void look(pid_t rank_0);
+  /// Of the program; 0: it does not run.
+  pid_t process() const { return pid_; }
   /// Whose events make a look worth while.
   std::vector<pollfd> wanted() const;
   /// When to look again without one: somebody calls and it is not clear yet who will answer.
@@ -43,6 +45,7 @@ class StoreKeeper {
   std::chrono::milliseconds pause_;
   std::optional<std::chrono::steady_clock::time_point> next_look_;
   Descriptor lifeline_;  // the program ends once nobody holds it
+  pid_t pid_ = 0;
   std::optional<start::Child> server_;
 };
 

@@ -18,6 +18,8 @@ class Watcher {
   ~Watcher();
   Watcher(const Watcher&) = delete;
 
+  pid_t process() const { return pid_; }
+
   /// Called by the group's leader itself before it runs the program, so that no moment is unwatched.
   void add(pid_t group);
   /// The group is empty; its number may belong to a stranger soon.

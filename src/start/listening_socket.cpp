@@ -25,7 +25,9 @@ ConfigError cannot_listen(const std::string& address, std::uint16_t port, const 
   const auto place = address.find(':') == std::string::npos ? address : "[" + address + "]";
   return {Origin{}, "ddprun",
           "cannot listen on " + (address.empty() ? "port " : place + ":") + std::to_string(port) + ": " + reason,
-          port == 0 ? "" : "another job may hold the port; leave out --master-port to get a free one"};
+          port == 0 ? ""
+                    : "another job may hold the port: choose another --master-port; on one machine leave it out to get "
+                      "a free one"};
 }
 
 Address everywhere(int family) {

@@ -53,7 +53,7 @@ TEST(LaunchNodes, RanksOfAllNodesReachRankZerosSocket) {
   auto second = node(1, 2, {"meet"});
   EXPECT_EQ(first.finish(), 0) << first.text();
   EXPECT_EQ(second.finish(), 0) << second.text();
-  EXPECT_EQ(first.occurrences("met") + second.occurrences("met"), 4);
+  EXPECT_EQ(first.occurrences("] met\n") + second.occurrences("] met\n"), 4);
 }
 
 TEST(LaunchNodes, AFailureGivesAllLaunchersItsCodeAndNodeZeroTellsWhere) {

@@ -155,7 +155,7 @@ TEST(LaunchOutput, ALineWithoutAnEndIsShownToo) {
   EXPECT_EQ(job.occurrences("] unfinished\n"), 2) << job.text();
 }
 
-TEST(LaunchOutput, ProcessesThatEscapeDoNotKeepTheLauncher) {
+TEST(LaunchOutput, ProcessesThatEscapeEndWithTheirRank) {
   auto job = ddprun({"--nproc-per-node", "2", "/bin/sh", "-c", "setsid sleep 20 & echo left $!"});
   const auto begin = Clock::now();
   job.read_until("left", 2);
@@ -163,9 +163,21 @@ TEST(LaunchOutput, ProcessesThatEscapeDoNotKeepTheLauncher) {
   ASSERT_EQ(::waitpid(job.pid(), &status, 0), job.pid());
   EXPECT_EQ(status, 0);
   EXPECT_LT(Clock::now() - begin, 10s);
-  for (const auto& line : lines_with(job.text(), "left ")) {
-    ::kill(std::stoi(line.substr(line.find("left ") + 5)), SIGKILL);
+  for (const auto& line : lines_with(job.text(), "] left ")) {
+    const pid_t stray = std::stoi(line.substr(line.find("left ") + 5));
+    EXPECT_NE(::kill(stray, 0), 0) << line;
+    ::kill(stray, SIGKILL);
   }
+}
+
+TEST(LaunchOutput, AReaderThatStopsForGoodDoesNotKeepTheLauncher) {
+  auto job = ranks(2, {"many_lines", "100000"}, {"--shutdown-timeout", "0.2"});
+  job.read_until("end", 1);  // and nothing any more
+  const ProcessHandle launcher(job.pid());
+  job.signal(SIGTERM);
+  const auto limit = Clock::now() + 15s;
+  while (!launcher.ends_by(Clock::now() + 200ms) && Clock::now() < limit) job.signal(SIGTERM);
+  EXPECT_LT(Clock::now(), limit);
 }
 
 /// What comes to a terminal that is the launcher's output and error.

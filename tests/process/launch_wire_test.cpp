@@ -265,7 +265,7 @@ struct TwoNodes {
     auto [of_leader, of_follower] = connected();
     std::vector<OtherNode> others;
     others.push_back({std::move(of_leader), "node 1", 1, 1});
-    leader.emplace(LeadingOptions{2, max_restarts, exit_grace}, std::move(others));
+    leader.emplace(LeadingOptions{2, max_restarts, exit_grace, 60s}, std::move(others));
     follower.emplace(std::move(of_follower));
   }
   std::optional<LeadingNode> leader;
@@ -385,11 +385,25 @@ TEST(NodeWords, WhatSteersATerminalIsTakenOutOfNames) {
   EXPECT_EQ(hello_of(words_of(Hello{kLanguage, "i", 2, 1, 1, "evil\x1b[31m\nhost"})).host, "evil?[31m?host");
 }
 
+TEST(Nodes, ALauncherThatIsStoppedIsNotWaitedForForEver) {
+  auto [of_leader, of_follower] = connected();
+  std::vector<OtherNode> others;
+  others.push_back({std::move(of_leader), "node 1", 1, 1});
+  LeadingNode leader({2, 3, 300s, 50ms}, std::move(others));
+  commands(leader);
+  leader.rank_ended(ended(0, 3));
+  leader.ranks_are_gone({});
+  EXPECT_EQ(commands(leader), Lines{"let_end 0"});
+  ASSERT_TRUE(leader.next_look());
+  while (Clock::now() < *leader.next_look()) ::usleep(1000);
+  EXPECT_EQ(commands(leader), Lines{"leave 1"});
+}
+
 TEST(Nodes, OneThatSpeaksStrangelyIsLost) {
   auto [of_leader, stranger] = connected();
   std::vector<OtherNode> others;
   others.push_back({std::move(of_leader), "node 1", 1, 1});
-  LeadingNode leader({2, 0, 300s}, std::move(others));
+  LeadingNode leader({2, 0, 300s, 60s}, std::move(others));
   commands(leader);
   stranger->send({"GET / HTTP/1.1"});
   EXPECT_EQ(commands(leader), Lines{"let_end 0"});
