@@ -17,9 +17,12 @@ void FollowingNode::ranks_are_gone(const std::map<int, std::string>& tails) {
   leader_->send({kRanksAreGone});
 }
 
-// Node 0 passes it on to the others; this node's ranks have it at once.
+// Node 0 has all nodes pass it on, this one too, so that ranks get it which node 0 was just starting. A signal that
+// ranks get once they have at once.
 void FollowingNode::signalled(int signal) {
   if (leader_) leader_->send(words_of_signal(signal));
+  const bool is_a_question = signal == SIGUSR1 || signal == SIGUSR2;
+  if (leader_ && is_a_question) return;
   commands_.push_back(signal == SIGKILL ? Command{Command::Kind::kill} : Command{Command::Kind::pass_on, signal});
 }
 

@@ -186,7 +186,7 @@ void Launcher::end_attempt() {
 
 void Launcher::on_signal(int signal) {
   if (signal == SIGCHLD) return;  // look() sees who it was
-  if (attempt_ && attempt_->is_draining && !is_a_question(signal)) return attempt_->relay->give_up();
+  if (attempt_ && attempt_->is_draining && !is_a_question(signal)) attempt_->relay->give_up();
   if (signal == SIGINT && interrupted_ && Clock::now() - *interrupted_ < kSame) return;
   const bool again = signal == SIGINT && interrupted_;
   if (!interrupted_ && !is_a_question(signal)) interrupted_ = Clock::now();

@@ -32,10 +32,10 @@ void LeadingNode::begin(int attempt, const std::string& why) {
   tell_all({Command::Kind::start, attempt, why});
 }
 
-void LeadingNode::tell_all(const Command& command, const OtherNode* but) {
+void LeadingNode::tell_all(const Command& command) {
   commands_.push_back(command);
   for (auto& node : others_) {
-    if (&node != but && node.link) node.link->send(words_of(command));
+    if (node.link) node.link->send(words_of(command));
   }
 }
 
@@ -59,20 +59,17 @@ void LeadingNode::end_attempt(const std::string& why, bool has_waited) {
   tell_all({Command::Kind::let_end, has_waited ? 1 : 0, why});
 }
 
-void LeadingNode::signalled(int signal) { signalled(signal, nullptr); }
-
-// `by`: the node that has passed it on to its ranks already.
-void LeadingNode::signalled(int signal, const OtherNode* by) {
+void LeadingNode::signalled(int signal) {
   if (signal == SIGKILL) {
     gone_by_ = Clock::now() + kKillLimit;
-    return tell_all({Command::Kind::kill}, by);
+    return tell_all({Command::Kind::kill});
   }
   if (signal != SIGUSR1 && signal != SIGUSR2) {
     signal_ = signal;
     gone_by_ = Clock::now() + options_.end_limit;
     finish_by_.reset();  // the signal's own limits are shorter
   }
-  tell_all({Command::Kind::pass_on, signal}, by);
+  tell_all({Command::Kind::pass_on, signal});
 }
 
 void LeadingNode::ranks_are_gone(const std::map<int, std::string>& tails) {
@@ -124,7 +121,7 @@ void LeadingNode::hear(OtherNode& node, const Message& message) {
   } else if (message.kind == kRanksAreGone) {
     gone(static_cast<int>(&node - others_.data()) + 1);
   } else if (message.kind == kSignalled) {
-    signalled(signal_of(message), &node);
+    signalled(signal_of(message));
   } else {
     throw std::runtime_error(message.kind);
   }

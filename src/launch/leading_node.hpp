@@ -40,9 +40,8 @@ class LeadingNode : public Nodes {
   void part() override;
 
  private:
-  void signalled(int signal, const OtherNode* by);
   void begin(int attempt, const std::string& why = {});
-  void tell_all(const Command& command, const OtherNode* but = nullptr);
+  void tell_all(const Command& command);
   void hear(OtherNode& node, const Message& message);
   void lose(OtherNode& node, const std::string& why);
   void end_attempt(const std::string& why, bool has_waited = false);

@@ -322,7 +322,7 @@ TEST(Nodes, ASignalReachesEveryNodeOnceAndNothingStartsAgain) {
   nodes.follower->signalled(SIGTERM);
   EXPECT_EQ(commands(*nodes.follower), Lines{"pass_on 15"});
   EXPECT_EQ(commands(*nodes.leader), Lines{"pass_on 15"});
-  EXPECT_EQ(commands(*nodes.follower), Lines{});
+  EXPECT_EQ(commands(*nodes.follower), Lines{"pass_on 15"});  // ranks get it once in an attempt
   nodes.leader->signalled(SIGKILL);
   EXPECT_EQ(commands(*nodes.leader), Lines{"kill 0"});
   EXPECT_EQ(commands(*nodes.follower), Lines{"kill 0"});
@@ -331,6 +331,21 @@ TEST(Nodes, ASignalReachesEveryNodeOnceAndNothingStartsAgain) {
   nodes.follower->rank_ended({.rank = 1, .status = SIGKILL, .sent = SIGKILL});
   nodes.follower->ranks_are_gone({});
   EXPECT_EQ(commands(*nodes.leader), Lines{"leave 137"});
+}
+
+TEST(Nodes, ASignalAtARestartReachesTheNewRanks) {
+  TwoNodes nodes(1);
+  commands(*nodes.leader);
+  commands(*nodes.follower);
+  nodes.leader->rank_ended(ended(0, 3));
+  nodes.leader->ranks_are_gone({});
+  nodes.follower->rank_ended(ended(1, 76));
+  nodes.follower->ranks_are_gone({});
+  commands(*nodes.leader);  // has said start 1, of which the other does not know yet
+  nodes.follower->signalled(SIGTERM);
+  EXPECT_EQ(nodes.follower->next_command()->kind, Command::Kind::pass_on);
+  EXPECT_EQ(commands(*nodes.leader), Lines{"pass_on 15"});
+  EXPECT_EQ(commands(*nodes.follower), (Lines{"let_end 0", "start 1", "pass_on 15"}));
 }
 
 TEST(Nodes, ALauncherThatIsGoneFailsTheJobWithoutAnotherStart) {
