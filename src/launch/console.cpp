@@ -143,7 +143,7 @@ bool Console::flush() {
 }
 
 void Console::finish() {
-  if (is_drawn_) stream(update_->source.descriptor).waiting += '\n';
+  if (update_ && is_drawn_) stream(update_->source.descriptor).waiting += '\n';
   write(output_);
   write(error_);
 }

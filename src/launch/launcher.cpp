@@ -78,15 +78,17 @@ void Launcher::begin(int number) {
     signals_.restore();
     limit_.restore();
   };
-  attempt_.emplace(options_, watcher_, restore);
+  attempt_ = std::make_unique<Attempt>(options_, watcher_, restore);
   const bool is_relayed = !options_.output.is_inherited && (terms_.world_size > 1 || wants_files(options_.output));
   if (is_relayed) {
-    attempt_->relay.emplace(plan_output(options_.output, log_folder_, terms_.first_rank, options_.ranks, number),
-                            terms_.first_rank, terms_.world_size);
-    attempt_->says.emplace(attempt_->relay->own_lines());
+    attempt_->relay =
+        std::make_unique<Relay>(plan_output(options_.output, log_folder_, terms_.first_rank, options_.ranks, number),
+                                terms_.first_rank, terms_.world_size);
+    attempt_->says = std::make_unique<SayThrough>(attempt_->relay->own_lines());
   }
   if (options_.node_rank == 0) {
-    attempt_->store.emplace(plan_.job.store_descriptor, plan_.job.master_port, store_program(), restore);
+    attempt_->store =
+        std::make_unique<StoreKeeper>(plan_.job.store_descriptor, plan_.job.master_port, store_program(), restore);
   }
   start_ranks(number);
 }

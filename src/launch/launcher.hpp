@@ -40,9 +40,9 @@ class Launcher {
   struct Attempt {
     Attempt(const Options& options, Watcher& watcher, const std::function<void()>& restore)
         : ranks(options.shutdown_timeout, watcher, restore) {}
-    std::optional<Relay> relay;
-    std::optional<SayThrough> says;
-    std::optional<StoreKeeper> store;
+    std::unique_ptr<Relay> relay;  // none: the ranks have the launcher's streams
+    std::unique_ptr<SayThrough> says;
+    std::unique_ptr<StoreKeeper> store;  // of node 0
     LocalRanks ranks;
     bool is_draining = false;  // the ranks are gone, their last words not
   };
@@ -65,7 +65,7 @@ class Launcher {
   const FileLimit limit_;
   Watcher watcher_;
   std::string log_folder_;
-  std::optional<Attempt> attempt_;
+  std::unique_ptr<Attempt> attempt_;
   std::optional<Clock::time_point> interrupted_;
   std::optional<int> exit_code_;
 };

@@ -96,8 +96,8 @@ class Host {
 
   void accept() {
     while (auto caller = accept_from(socket_.descriptor())) {
-      guests_.push_back(
-          {std::make_unique<Link>(std::move(caller->socket), caller->address), Clock::now() + kHelloTimeout});
+      auto link = std::make_unique<Link>(std::move(caller->socket), caller->address);
+      guests_.push_back({std::move(link), Clock::now() + kHelloTimeout});
     }
   }
 

@@ -219,7 +219,7 @@ Relay::Relay(const std::vector<RankTargets>& plan, int first_rank, int world_siz
     tell_tails(sources, tails.to.get());
     ::_exit(0);
   }
-  process_.emplace(pid_);
+  process_ = std::make_unique<start::Child>(pid_);
   control_ = std::move(control.to);
   tails_ = std::move(tails.from);
 }

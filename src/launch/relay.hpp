@@ -4,7 +4,7 @@
 #include <sys/types.h>
 
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -55,7 +55,7 @@ class Relay {
   std::vector<RankEnds> ends_;
   Descriptor own_lines_, control_, tails_;
   pid_t pid_ = -1;
-  std::optional<start::Child> process_;
+  std::unique_ptr<start::Child> process_;
   std::string heard_;
   std::map<int, std::string> tails_by_rank_;
 };

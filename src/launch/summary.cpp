@@ -53,7 +53,7 @@ std::string first_line(const Outcome& first, std::chrono::system_clock::time_poi
 void add_last_words(std::vector<std::string>& lines, const Report& report, int rank) {
   const auto tail = report.tails.find(rank);
   if (tail == report.tails.end() || report.outcomes.size() == 1) return;  // one rank's words stand right above
-  lines.push_back("  its last lines on standard error:");
+  lines.emplace_back("  its last lines on standard error:");
   std::istringstream words(tail->second);
   for (std::string word; std::getline(words, word);) lines.push_back("    | " + word);
 }
