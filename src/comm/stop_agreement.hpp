@@ -21,7 +21,8 @@ bool agree_to_stop(const ProcessGroup& group, const std::vector<StopReason>& tol
 
 bool is_stop_agreed() noexcept;
 
-/// For a rank that waits for the others before they have met: nobody is there yet to agree with.
+/// For a rank that waits for others that do not come: nobody is there to agree with. Ranks that do come soon stop
+/// after their first step.
 /// Errors: CommError where this process has been asked to stop.
 void require_no_wish(const Environment& environment, std::string_view part);
 

@@ -58,7 +58,7 @@ std::string wait_for_server(const Environment& environment, std::chrono::millise
   bool told = false;
   std::string reason;
   for (;;) {
-    require_no_wish(environment, kPart);
+    if (told) require_no_wish(environment, kPart);
     const auto asked = Clock::now();
     const auto until = std::min(told ? asked + kSlice : start + kQuietWait, end);
     const auto answer = ask_store(environment.master_address, environment.master_port, until);

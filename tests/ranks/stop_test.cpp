@@ -230,6 +230,22 @@ TEST(StopRequested, IsNotLostWithTheGroup) {
   for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.ending() << outcome.output;
 }
 
+TEST(StopRequested, EndsTheWaitForRanksThatDoNotCome) {
+  for (const int present : {0, 1}) {
+    const auto outcomes = observe_ranks(2, [present](const Environment& environment) {
+      if (environment.rank != present) return;
+      request_stop();
+      try {
+        init_process_group({.environment = environment});
+        ADD_FAILURE() << "it has met nobody";
+      } catch (const CommError& error) {
+        EXPECT_TRUE(contains(error.what(), "asked to stop by request_stop() before the ranks had met")) << error.what();
+      }
+    });
+    for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.succeeded()) << outcome.ending() << outcome.output;
+  }
+}
+
 TEST(StopRequested, IsToldOnceByRankZeroWithWhoseWishItIs) {
   run_ranks(kWorld, [](const Group& group) {
     ::testing::internal::CaptureStderr();
