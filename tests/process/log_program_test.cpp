@@ -1,4 +1,5 @@
-// The log of a job (R80). DDPRUN and LOG_PROGRAM are the paths of the programs.
+// The log of a job (R80), as its ranks write it: through no relay. DDPRUN and LOG_PROGRAM are the paths of the
+// programs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +46,7 @@ class LogOfAJob : public ::testing::Test {
  protected:
   /// What the job shows. The program asks for a file itself, or DDP_LOG_FILE does.
   Lines run(const std::string& path, bool by_variable = false) {
-    Lines words{DDPRUN, "--nproc-per-node", std::to_string(kRanks), LOG_PROGRAM};
+    Lines words{DDPRUN, "--inherit-output", "--nproc-per-node", std::to_string(kRanks), LOG_PROGRAM};
     if (!by_variable) words.push_back(folder_ / path);
     test::Launched job(words, [&] {
       if (by_variable) ::setenv("DDP_LOG_FILE", (folder_ / path).c_str(), 1);
@@ -54,7 +55,8 @@ class LogOfAJob : public ::testing::Test {
     return lines_of(job.text());
   }
   void fail(const std::string& path, const std::string& error) {
-    test::Launched job({DDPRUN, "--nproc-per-node", std::to_string(kRanks), LOG_PROGRAM, folder_ / path, error});
+    test::Launched job(
+        {DDPRUN, "--inherit-output", "--nproc-per-node", std::to_string(kRanks), LOG_PROGRAM, folder_ / path, error});
     EXPECT_EQ(job.finish(), 1) << job.text();
   }
   Lines file(const std::string& path) const { return lines_of(contents(folder_ / path)); }
