@@ -25,7 +25,6 @@ class Link {
   std::optional<Message> next();
   /// There is nothing more to come.
   bool is_over() const { return is_over_; }
-  bool has_sent_all() const { return waiting_.empty() || is_over_; }
 
   pollfd wanted() const { return {socket_.get(), static_cast<short>(POLLIN | (waiting_.empty() ? 0 : POLLOUT)), 0}; }
   const std::string& peer() const { return peer_; }
