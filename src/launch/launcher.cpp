@@ -5,8 +5,6 @@
 #include <filesystem>
 #include <set>
 
-#include "launch/processes.hpp"
-
 namespace ddp::launch {
 namespace {
 
@@ -155,13 +153,16 @@ void Launcher::notice_lost_relay() {
   say("the process ddprun-relay, which carries the ranks' output, has been killed: ranks that write end by SIGPIPE");
 }
 
-// What has left its rank's process group is a child of this process by now.
+// What has left its rank's process group is a child of this process by now. What was one before any rank, because a
+// script has become this process by exec, is none of theirs.
 void Launcher::end_strays() {
-  auto own = std::set<pid_t>{watcher_.process()};
+  std::set<pid_t> own(children_before_.begin(), children_before_.end());
+  own.insert(watcher_.process());
   if (attempt_->relay) own.insert(attempt_->relay->process());
   if (attempt_->store) own.insert(attempt_->store->process());
   std::string names;
   for (const auto& one : descendants_of(::getpid())) {
+    if (own.contains(one.parent)) own.insert(one.pid);
     if (own.contains(one.pid) || one.state == 'Z') continue;
     ::kill(one.pid, SIGKILL);
     names += (names.empty() ? "" : ", ") + one.name + " (" + std::to_string(one.pid) + ")";

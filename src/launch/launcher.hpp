@@ -11,6 +11,7 @@
 #include "launch/local_ranks.hpp"
 #include "launch/meeting.hpp"
 #include "launch/options.hpp"
+#include "launch/processes.hpp"
 #include "launch/relay.hpp"
 #include "launch/say.hpp"
 #include "launch/signals.hpp"
@@ -62,6 +63,7 @@ class Launcher {
   const Terms terms_;
   const std::unique_ptr<Nodes> nodes_;
   Signals& signals_;
+  const std::vector<pid_t> children_before_ = own_children();
   const FileLimit limit_;
   Watcher watcher_;
   std::string log_folder_;

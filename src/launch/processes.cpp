@@ -1,5 +1,7 @@
 #include "launch/processes.hpp"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -58,6 +60,14 @@ std::optional<Process> find_process(pid_t pid) {
   if (process.pid == 0) return std::nullopt;
   if (process.inner_pid == 0) process.inner_pid = process.pid;  // a system without pid namespaces
   return process;
+}
+
+std::vector<pid_t> own_children() {
+  const auto self = std::to_string(::getpid());
+  std::ifstream file("/proc/self/task/" + self + "/children");
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
 }
 
 std::vector<Process> descendants_of(pid_t pid) {

@@ -29,6 +29,9 @@ struct Process {
 /// None where there is no such process. The number may be that of any of its threads.
 std::optional<Process> find_process(pid_t pid);
 
+/// Of this process, whose only thread calls it.
+std::vector<pid_t> own_children();
+
 /// What `pid` has started, and what those have started, nearest first.
 std::vector<Process> descendants_of(pid_t pid);
 

@@ -171,6 +171,14 @@ TEST(LaunchOutput, ProcessesThatEscapeEndWithTheirRank) {
   }
 }
 
+TEST(LaunchOutput, WhatAScriptHasStartedBeforeItBecameTheLauncherLivesOn) {
+  Launched job(
+      {"/bin/sh", "-c", "sleep 20 >/dev/null 2>&1 & echo before $!; exec " DDPRUN " --nproc-per-node 2 /bin/true"});
+  EXPECT_EQ(job.finish(), 0) << job.text();
+  const pid_t sleeper = std::stoi(job.text().substr(job.text().find("before ") + 7));
+  EXPECT_EQ(::kill(sleeper, SIGKILL), 0) << "it has been ended";
+}
+
 TEST(LaunchOutput, AReaderThatStopsForGoodDoesNotKeepTheLauncher) {
   auto job = ranks(2, {"many_lines", "100000"}, {"--shutdown-timeout", "0.2"});
   job.read_until("end", 1);  // and nothing any more
