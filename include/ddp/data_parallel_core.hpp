@@ -93,6 +93,7 @@ class DataParallelCore {
   NoSync no_sync() { return NoSync(*this); }
   void set_broadcast_buffers(bool on);
   void set_samples(std::int64_t samples);
+  void set_loss_scale(float scale);
 
   // For ddp::Join. While it is on, ranks may leave their loops at different steps.
   void set_joining(bool on);
@@ -110,6 +111,10 @@ class DataParallelCore {
   /// Bytes held for gradient buckets on this rank; 0 in a world of one.
   std::int64_t bucket_bytes() const;
   const ReducerStats& reducer_stats() const;
+  /// Every rank has the same gradient of it after a reduction.
+  bool averages(const at::Tensor& parameter) const;
+  /// Backwards under no_sync since the last reduction; 0 in a world of one.
+  std::int64_t micro_batches() const;
   const std::shared_ptr<CommHook>& comm_hook() const noexcept;
   /// In which order gradients are added, as the first steps have shown, for a Checkpoint. Outlives this.
   CheckpointValue reducer_memory() const;

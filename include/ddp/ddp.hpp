@@ -1,7 +1,10 @@
 #pragma once
 /// ddp.hpp: everything.
 
+#include "ddp/accumulate.hpp"
+#include "ddp/autocast.hpp"
 #include "ddp/checkpoint.hpp"
+#include "ddp/clip_grad.hpp"
 #include "ddp/comm_hook.hpp"
 #include "ddp/data_loader.hpp"
 #include "ddp/data_parallel_core.hpp"
@@ -11,6 +14,7 @@
 #include "ddp/distributed_sampler.hpp"
 #include "ddp/environment.hpp"
 #include "ddp/error.hpp"
+#include "ddp/grad_scaler.hpp"
 #include "ddp/join.hpp"
 #include "ddp/learning_rate.hpp"
 #include "ddp/log.hpp"

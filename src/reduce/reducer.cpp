@@ -72,6 +72,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
       samples_(record_->add("samples", 8)),
       micro_(record_->add("micro-batches", 2)),
       stop_(record_->add("stop", 1)),
+      scale_(record_->add("scale", 4)),
       flight_(group_, options.comm_hook, op()),
       sparse_(parameters_),
       weight_(group_->size(), op() == ReduceOp::avg ? group_->size() : 1),
@@ -103,6 +104,16 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
 void Reducer::Impl::set_samples(std::uint64_t samples) {
   const std::lock_guard lock(mutex_);
   own_samples_ = samples;
+}
+
+std::int64_t Reducer::Impl::micro_batches() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::int64_t>(micro_batches_);
+}
+
+void Reducer::Impl::set_loss_scale(float scale) {
+  const std::lock_guard lock(mutex_);
+  own_scale_ = scale;
 }
 
 void Reducer::Impl::arm() {
@@ -168,6 +179,7 @@ void Reducer::Impl::begin(std::optional<std::size_t> arrived) {
   if (options_.weight_by_samples && !std::exchange(own_samples_, std::nullopt) && fault_.empty())
     fault_ = "weight_by_samples is on, but set_samples() was not called for this step";
   if (state_ == State::broken) return;
+  look_for_means();
   keep_apart();
   if (const auto used = predict_used())
     for (std::size_t i = 0; i < tensors_.size(); ++i)
@@ -208,6 +220,17 @@ void Reducer::Impl::start_round(std::uint64_t weight) {
   } catch (...) {
     break_down();
   }
+}
+
+// A backward adds to means where micro-batches are added up without no_sync: right, but each of them costs a reduction.
+void Reducer::Impl::look_for_means() {
+  if (warned_of_means_ || !witness_.is_unchanged(tensors_)) return;
+  warned_of_means_ = true;
+  log::warn(
+      "this backward adds to gradients that the one before has averaged already, so that each of several micro-batches "
+      "waits for the other ranks: let all but the last run under no_sync, as ddp::accumulate() does; where they are "
+      "not "
+      "micro-batches of one step, zero_grad() is missing");
 }
 
 // A gradient that the user has put into another parameter's slot gets memory of its own before the slots
@@ -376,6 +399,8 @@ void Reducer::watch(const at::Tensor& output) { impl_->watch(output); }
 void Reducer::enter_no_sync() { impl_->change_no_sync_depth(1); }
 void Reducer::leave_no_sync() { impl_->change_no_sync_depth(-1); }
 bool Reducer::synchronises() const { return impl_->synchronises(); }
+std::int64_t Reducer::micro_batches() const { return impl_->micro_batches(); }
+void Reducer::set_loss_scale(float scale) { impl_->set_loss_scale(scale); }
 void Reducer::set_samples(std::uint64_t samples) { impl_->set_samples(samples); }
 bool Reducer::shadow(bool counts) { return impl_->shadow(counts); }
 std::int64_t Reducer::rounds() const { return impl_->rounds(); }

@@ -73,9 +73,14 @@ class Reducer {
   void enter_no_sync();
   void leave_no_sync();
   bool synchronises() const;
+  /// Backwards since the last reduction that were not reduced.
+  std::int64_t micro_batches() const;
 
   /// The number of samples behind the next reduction's gradients, with the option weight_by_samples.
   void set_samples(std::uint64_t samples);
+  /// What the losses of the reductions to come were multiplied by on this rank; 0, at first: nothing was said. A
+  /// reduction of ranks that said different things is void, a GradientError.
+  void set_loss_scale(float scale);
 
   /// Collective, with the other ranks' backward() or shadow(). One reduction by a rank that has left its loop: it adds
   /// zeros, which count in the divisor if `counts`, and gets the means as gradients. False, and no gradients, once all

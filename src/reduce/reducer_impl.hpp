@@ -18,6 +18,7 @@
 #include "reduce/late_gradients.hpp"
 #include "reduce/launch_queue.hpp"
 #include "reduce/mean_weight.hpp"
+#include "reduce/mean_witness.hpp"
 #include "reduce/reducer.hpp"
 #include "reduce/sparse_gradients.hpp"
 #include "reduce/usage_report.hpp"
@@ -33,7 +34,9 @@ class Reducer::Impl {
   void watch(const at::Tensor& output) { hooks_->watch(output); }
   void change_no_sync_depth(int by) { no_sync_depth_ += by; }
   bool synchronises() const { return no_sync_depth_ == 0; }
+  std::int64_t micro_batches();
   void set_samples(std::uint64_t samples);
+  void set_loss_scale(float scale);
   bool shadow(bool counts);
   std::int64_t rounds() const { return rounds_; }
   int lowest_active() const;
@@ -58,6 +61,7 @@ class Reducer::Impl {
   void begin(std::optional<std::size_t> arrived = std::nullopt);
   void start_round(std::uint64_t weight);
   void keep_apart();
+  void look_for_means();
   std::optional<std::vector<bool>> predict_used();
   void do_without(std::size_t index);
   void take(std::size_t index);
@@ -87,6 +91,7 @@ class Reducer::Impl {
   bool lacks_gradients() const;
   bool any_rank_has(std::uint64_t bit) const;
   void raise_faults();
+  void require_same_scale();
   void compare_micro_batches();
   void correct_means();
   void learn();
@@ -104,7 +109,7 @@ class Reducer::Impl {
   comm::CallPlan calls_;
 
   std::shared_ptr<ControlRecord> record_;
-  ControlRecord::Field status_, left_, round_, plan_, samples_, micro_, stop_;
+  ControlRecord::Field status_, left_, round_, plan_, samples_, micro_, stop_, scale_;
   at::Tensor record_values_;  // float, on the CPU
   at::Tensor own_carrier_;    // the same, undefined where the last bucket carries the record
 
@@ -121,6 +126,7 @@ class Reducer::Impl {
   bool knows_samples_ = false;  // of a step, with weight_by_samples
   double correction_ = 1;       // of this round's means
   UsageReport usage_;
+  MeanWitness witness_;
   std::vector<std::uint32_t> expected_;  // arrivals of each gradient in a backward
   bool is_learned_ = false;              // expected_ is what the static graph's first step had
 
@@ -131,6 +137,7 @@ class Reducer::Impl {
   int no_sync_depth_ = 0;
   std::uint64_t micro_batches_ = 0;           // backwards under no_sync since the last reduction
   std::optional<std::uint64_t> own_samples_;  // of the next round
+  float own_scale_ = 0;                       // of the losses; 0: unknown
   bool is_shadow_ = false;                    // this round is one of a rank that has left its loop
   std::string fault_;                         // what went wrong on this rank in this round
   std::exception_ptr broken_by_;
@@ -140,6 +147,7 @@ class Reducer::Impl {
   bool warned_of_late_ = false;
   bool warned_of_sparse_ = false;
   bool warned_of_micro_batches_ = false;
+  bool warned_of_means_ = false;
   std::mutex mutex_;
   std::unique_ptr<GradHooks> hooks_;
 };

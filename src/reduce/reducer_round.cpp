@@ -3,8 +3,11 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
+#include <sstream>
 #include <stdexcept>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -35,6 +38,13 @@ std::vector<comm::BucketNames> names_of(const BucketSet& buckets, const std::vec
     for (const auto i : buckets.plan()[b]) bucket.parameters.push_back(parameters[i].name);
   }
   return named;
+}
+
+std::string scale_text(std::uint64_t bits) {
+  if (bits == 0) return "not at all";
+  std::ostringstream text;
+  text << "by " << std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+  return text.str();
 }
 
 }  // namespace
@@ -87,6 +97,7 @@ void Reducer::Impl::complete_round() {
   record_->set(samples_, weight_.own());
   record_->set(micro_, std::min<std::uint64_t>(micro_batches_, 0xFFFF));
   record_->set(stop_, comm::stop_wish_to_tell());
+  record_->set(scale_, std::bit_cast<std::uint32_t>(own_scale_));
   record_->write(record_values_.mutable_data_ptr<float>());
   carrier().copy_(record_values_);
   queue_->close();
@@ -111,6 +122,7 @@ void Reducer::Impl::settle() {
   unsynchronised_.assign(unsynchronised_.size(), false);
   micro_batches_ = 0;
   raise_faults();
+  require_same_scale();
   compare_micro_batches();
   correct_means();
   if (all_have_left()) return;
@@ -158,6 +170,24 @@ void Reducer::Impl::raise_faults() {
   const auto faults = group_->all_gather_bytes(fault_, {.label = "faults of this backward"});
   drop_gradients();
   throw GradientError(group_->origin(), "reducer", described(faults));
+}
+
+// Of losses that were scaled differently no mean makes sense. Ranks that have left their loops add zeros.
+void Reducer::Impl::require_same_scale() {
+  std::vector<std::string> texts;
+  bool differ = false;
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    if (has_left(rank)) continue;
+    const auto bits = record_->value(scale_, rank);
+    differ |= bits != record_->value(scale_, lowest_active());
+    texts.push_back(scale_text(bits) + " on rank " + std::to_string(rank));
+  }
+  if (!differ) return;
+  drop_gradients();
+  throw GradientError(group_->origin(), "reducer",
+                      "the ranks scaled their losses differently: " + joined(texts) +
+                          "; step() and update() of the GradScaler in the same steps on every rank, also in the step "
+                          "that is given to Join::finish(), and load its state on all of them");
 }
 
 // A no_sync that lives on some ranks only pairs their later backwards with the others' earlier ones, which no size
@@ -303,6 +333,7 @@ void Reducer::Impl::share_unused() {
 
 void Reducer::Impl::publish() {
   for (std::size_t i = 0; i < tensors_.size(); ++i) publish(i);
+  witness_.remember(tensors_);
   flight_.mark_done(rounds_);
 }
 

@@ -156,6 +156,7 @@ struct DataParallelCore::Impl {
   std::vector<Parameter> frozen;                // when the module was wrapped
   std::unique_ptr<CoalescedBroadcast> buffers;  // null in a world of one and without buffers
   std::unique_ptr<comm::CallPlan> calls;        // of buffers, where there is no reducer
+  Tensors averaged;                             // trainable parameters; none in a world of one
   std::unique_ptr<Reducer> reducer;             // null in a world of one and without trainable parameters
 
   const torch::nn::Module* module = nullptr;  // whose parameters are searched, or null
@@ -196,6 +197,7 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   if (impl_->group->size() == 1) return;
 
   auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
+  for (const auto& parameter : parameters) impl_->averaged.insert(parameter.tensor.unsafeGetTensorImpl());
   verify_same_model(text_of(options, parameters), impl_->tensors, *impl_->group);
   copy_from(0);
   const auto buffers = buffers_of(impl_->tensors);
@@ -298,6 +300,16 @@ void DataParallelCore::set_samples(std::int64_t samples) {
   if (samples < 0) throw std::logic_error("ddp: set_samples() wants no number below zero");
   if (impl_->reducer) impl_->reducer->set_samples(static_cast<std::uint64_t>(samples));
 }
+
+void DataParallelCore::set_loss_scale(float scale) {
+  if (impl_->reducer) impl_->reducer->set_loss_scale(scale);
+}
+
+bool DataParallelCore::averages(const at::Tensor& parameter) const {
+  return impl_->group->size() == 1 || impl_->averaged.count(parameter.unsafeGetTensorImpl()) > 0;
+}
+
+std::int64_t DataParallelCore::micro_batches() const { return impl_->reducer ? impl_->reducer->micro_batches() : 0; }
 
 void DataParallelCore::watch(const at::Tensor& output) {
   if (impl_->reducer) impl_->reducer->watch(output);

@@ -191,7 +191,7 @@ TEST(Recipes, OfAJobThatHasStoppedShowThePhaseOfTheOneThatIsWaitedFor) {
   Shell shell("validation");
   const auto text = asked(shell, shell.start(kPlain).pid(), kInValidation);
   expect_contains(text, {"group of all 3 ranks, backend ", "  rank 0 (process ", kInValidation,
-                         " \"bucket 1 of 1 (layer3.bias to layer0.weight)\" (579 doubles) in step 3 since "});
+                         " \"bucket 1 of 1 (layer3.bias to layer0.weight)\" (591 doubles) in step 3 since "});
 }
 
 TEST(Recipes, OfAJobThatHasStoppedShowALoopThatHasEnded) {

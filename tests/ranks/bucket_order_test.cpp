@@ -26,7 +26,7 @@ struct SizesImpl : torch::nn::Module {
                                      register_parameter("w2", torch::ones({3}))};
 };
 
-constexpr std::int64_t kRecord = 2 * 19 * 4;  // bytes of what two ranks tell each other, behind the last bucket
+constexpr std::int64_t kRecord = 2 * 23 * 4;  // bytes of what two ranks tell each other, behind the last bucket
 
 // Bytes of the gradients in each bucket, in the order of launch: 4, 8 and 12 stand for w0, w1 and w2.
 std::vector<std::int64_t> launched(const ReducerStats& stats) {

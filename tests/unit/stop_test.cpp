@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
+#include <sstream>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 
 #include "ddp/process_group.hpp"
 #include "support/text.hpp"
@@ -18,36 +20,39 @@ namespace {
 
 using testing::heard_from;
 
+constexpr std::string_view kAnswer = "answer: ";
+
+void note(bool answer) { ::dprintf(STDERR_FILENO, "%s%s\n", kAnswer.data(), answer ? "yes" : "no"); }
+
 // What stop_requested() answers in turn, in a child: a wish lasts as long as its process.
-class Answers {
- public:
-  Answers() { ::setenv("DDP_LOG_LEVEL", "off", 1); }
-  void note(bool answer) const { ::dprintf(STDERR_FILENO, "%s", answer ? "yes " : "no "); }
-};
+template <class F>
+std::string answers(F body) {
+  std::istringstream heard(heard_from(1, [&](int) { body(); }));
+  std::string answers;
+  for (std::string line; std::getline(heard, line);)
+    if (line.starts_with(kAnswer)) answers += line.substr(kAnswer.size()) + ' ';
+  return answers;
+}
 
 TEST(Stop, WithoutAGroupIsTheOwnWish) {
-  EXPECT_EQ(heard_from(1,
-                       [](int) {
-                         const Answers answers;
-                         answers.note(stop_requested());
-                         request_stop();
-                         answers.note(stop_requested());
-                       }),
+  EXPECT_EQ(answers([] {
+              note(stop_requested());
+              request_stop();
+              note(stop_requested());
+            }),
             "no yes ");
 }
 
 TEST(Stop, InAWorldOfOneIsTheOwnWish) {
-  EXPECT_EQ(heard_from(1,
-                       [](int) {
-                         const Answers answers;
-                         const auto group = init_process_group({.environment = Environment{}});
-                         stop_on_signals({SIGUSR1});
-                         answers.note(stop_requested());
-                         answers.note(stop_requested(*group));
-                         std::raise(SIGUSR1);
-                         answers.note(stop_requested());
-                         answers.note(stop_requested(*group));
-                       }),
+  EXPECT_EQ(answers([] {
+              const auto group = init_process_group({.environment = Environment{}});
+              stop_on_signals({SIGUSR1});
+              note(stop_requested());
+              note(stop_requested(*group));
+              std::raise(SIGUSR1);
+              note(stop_requested());
+              note(stop_requested(*group));
+            }),
             "no no yes yes ");
 }
 
