@@ -8,7 +8,8 @@
 namespace ddp {
 
 RateScheduler::RateScheduler(torch::optim::Optimizer& optimizer, Schedule schedule)
-    : LRScheduler(optimizer), optimizer_(optimizer), schedule_(std::move(schedule)), base_rates_(base_rates()) {
+    : LRScheduler(optimizer), optimizer_(optimizer), schedule_(std::move(schedule)) {
+  base_rates_ = base_rates();
   apply(rates_at(0));
 }
 
