@@ -60,10 +60,19 @@ CASES = [
 ]
 
 
-def rates(name, numbers, base, steps):
+def begin(name, numbers, base):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=base)
-    scheduler = SCHEDULERS[name](optimizer, base, *numbers)
-    for _ in range(steps):
+    return optimizer, SCHEDULERS[name](optimizer, base, *numbers)
+
+
+def rates(name, numbers, base, steps):
+    optimizer, scheduler = begin(name, numbers, base)
+    for step in range(steps):
+        if step == steps // 3 and "warm_up" not in name:  # as after a checkpoint: with what a RateScheduler keeps in one
+            rate = optimizer.param_groups[0]["lr"]
+            optimizer, scheduler = begin(name, numbers, base)
+            optimizer.param_groups[0]["lr"] = rate
+            scheduler.load_state_dict({"last_epoch": step, "_step_count": step + 1})
         yield optimizer.param_groups[0]["lr"]
         optimizer.step()
         scheduler.step()
