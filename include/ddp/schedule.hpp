@@ -29,7 +29,7 @@ class Schedule {
   std::optional<std::int64_t> length_;
 };
 
-/// Each begins with 1, and one with a length stays at its last factor afterwards.
+/// Each but warm_up() begins with 1; one with a length stays at its last factor afterwards.
 /// Errors: std::invalid_argument for steps below 1 and for factors that are negative or not finite.
 namespace schedule {
 
@@ -43,8 +43,9 @@ Schedule step_decay(std::int64_t every, double gamma = 0.1);
 /// Times `gamma` from each of these steps on. They are positive and ascending, else std::invalid_argument.
 Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);
 
-/// Rises in equal parts from `start_factor` to 1, which step number `steps` has, and with which `then` begins.
-/// Unset: 1 / (steps + 1), so that the first step counts as well. Times what `then` begins with; 1 holds that.
+/// Rises in equal parts from `start_factor` to 1, which it reaches after `steps` steps, times the factor with which
+/// `then` begins; from there on it is `then`. Unset: 1 / (steps + 1), so that the first step counts as well. With a
+/// start_factor of 1 it holds that factor.
 Schedule warm_up(std::int64_t steps, Schedule then = constant(), std::optional<double> start_factor = std::nullopt);
 
 }  // namespace schedule

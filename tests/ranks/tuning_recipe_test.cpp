@@ -26,7 +26,7 @@ double distance_after_recipe(const std::shared_ptr<ProcessGroup>& group) {
   torch::manual_seed(3);
   torch::nn::Linear net(3, 1);
   DistributedDataParallel model(net, group);
-  const DistributedSampler sampler(160, *group, {.seed = 1, .drop_last = true});
+  DistributedSampler sampler(160, *group, {.seed = 1, .drop_last = true});
   const auto loader = make_data_loader(Plane().map(torch::data::transforms::Stack<>()), sampler, 8);
 #include "tuning_recipe.inc"
   EXPECT_EQ(scheduler.steps(), 500);
