@@ -26,6 +26,7 @@
 #include "ddp/reducer_stats.hpp"
 #include "ddp/run.hpp"
 #include "ddp/seed.hpp"
+#include "ddp/smoke_test.hpp"
 #include "ddp/spawn.hpp"
 #include "ddp/state_dict.hpp"
 #include "ddp/stop.hpp"

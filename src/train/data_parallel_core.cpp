@@ -21,6 +21,7 @@
 #include "train/core_share.hpp"
 #include "train/device_use.hpp"
 #include "train/reducer_memory.hpp"
+#include "train/smoke_test/request.hpp"
 
 namespace ddp {
 namespace {
@@ -175,6 +176,7 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
                                    const DistributedDataParallelOptions& options)
     : impl_(std::make_shared<Impl>()) {
   if (!group) throw std::logic_error("ddp: DistributedDataParallel needs a process group");
+  smoke::refuse_unchecked(*group);
   ReducerOptions reducer{.caps = {cap_in_bytes(options.first_bucket_cap_mb, "first_bucket_cap_mb"),
                                   cap_in_bytes(options.bucket_cap_mb, "bucket_cap_mb")},
                          .gradient_as_bucket_view = options.gradient_as_bucket_view,
