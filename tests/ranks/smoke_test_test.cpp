@@ -104,7 +104,7 @@ TEST(SmokeTest, NamesALossThatIsASum) {
     if (group->rank() != 0) return;
     EXPECT_EQ(failed(report), 2u) << report.text();
     expect_contains(report.text(), {"FAIL  one process", "3.00 times theirs, so the loss is a sum",
-                                   "samples once; its loss", "but in one process", "2 of 6 FAILED"});
+                                    "samples once; its loss", "but in one process", "2 of 6 FAILED"});
   });
 }
 
