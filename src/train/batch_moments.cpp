@@ -1,6 +1,7 @@
 #include "train/batch_moments.hpp"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <tuple>
 #include <vector>
