@@ -30,5 +30,6 @@
 #include "ddp/spawn.hpp"
 #include "ddp/state_dict.hpp"
 #include "ddp/stop.hpp"
+#include "ddp/sync_batch_norm.hpp"
 #include "ddp/tensor_visitor.hpp"
 #include "ddp/work.hpp"
