@@ -16,6 +16,7 @@
 #include "ddp/error.hpp"
 #include "ddp/log.hpp"
 #include "ddp/process_group.hpp"
+#include "ddp/rate_scheduler.hpp"
 #include "train/checkpoint/contents.hpp"
 #include "train/checkpoint/error_text.hpp"
 #include "train/checkpoint/file.hpp"
@@ -287,7 +288,7 @@ void Checkpoint::add(torch::optim::LRScheduler& scheduler) {
   impl_->require_not_begun();
   impl_->contents.add("scheduler", &scheduler, checkpoint::make_part(scheduler));
   const auto& type = typeid(scheduler);
-  if (type != typeid(torch::optim::StepLR))
+  if (type != typeid(torch::optim::StepLR) && type != typeid(RateScheduler))
     log::warn("checkpoint: of {} the number of its steps is kept; what else it remembers is to be added as values",
               c10::demangle(type.name()));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <stdexcept>
 #include <string_view>
 
@@ -102,16 +103,19 @@ void Contents::require_all_known(const Place& root) const {
   }
 }
 
+// Schedulers come after the optimizers, whose rates some of them set, whatever the order in which they were given.
 std::vector<Commit> Contents::stage(const Place& root) const {
-  std::vector<Commit> commits;
+  std::vector<Commit> commits, of_schedulers;
   commits.push_back(stage_module(*module_, root.at("model")));
   if (is_of_ddp(root)) require_all_known(root);
   for (const auto& entry : parts_) {
     const bool is_needed = is_of_ddp(root) || kind_of_key(entry.key) == "optimizer";
     if (!is_needed && !root.has(entry.key)) continue;
-    const auto error = error_of([&] { commits.push_back(entry.part->stage(root.at(entry.key))); });
+    auto& target = kind_of_key(entry.key) == "scheduler" ? of_schedulers : commits;
+    const auto error = error_of([&] { target.push_back(entry.part->stage(root.at(entry.key))); });
     if (error) throw std::runtime_error(root.has(entry.key) ? entry.key + ": " + *error : *error);
   }
+  std::move(of_schedulers.begin(), of_schedulers.end(), std::back_inserter(commits));
   const auto values = root.find("values");
   for (const auto& [name, value] : values_) {
     const auto saved = values ? values->find(name) : std::nullopt;

@@ -71,7 +71,8 @@ class Part {
 /// keeps what its save() writes. `module` gives the parameters their names. Errors: std::logic_error for an optimizer
 /// whose save() writes nothing.
 std::unique_ptr<Part> make_part(torch::optim::Optimizer& optimizer, std::shared_ptr<torch::nn::Module> module);
-/// Layout: what Python's schedulers of that name go on with. The learning rates are the optimizer's.
+/// Layout: what Python's schedulers of that name go on with. The learning rates are the optimizer's, but for a
+/// RateScheduler, which sets them at its commit: that of the optimizer comes before.
 std::unique_ptr<Part> make_part(torch::optim::LRScheduler& scheduler);
 std::unique_ptr<Part> make_part(torch::optim::ReduceLROnPlateauScheduler& scheduler);
 std::unique_ptr<Part> make_part(DistributedSampler& sampler);

@@ -1,6 +1,7 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
+#include "ddp/rate_scheduler.hpp"
 #include "train/checkpoint/parts.hpp"
 
 namespace ddp::checkpoint {
@@ -51,6 +52,28 @@ class SchedulerPart : public Part {
   LRScheduler& scheduler_;
 };
 
+// It counts as Python's schedulers do. Its base rates are this run's, not the file's: they are read before the
+// optimizer takes its state.
+class RateSchedulerPart : public Part {
+ public:
+  explicit RateSchedulerPart(RateScheduler& scheduler) : scheduler_(scheduler) {}
+
+  Value state(Tensors) const override {
+    auto dict = empty_dict();
+    dict.insert("last_epoch", scheduler_.steps());
+    dict.insert("_step_count", scheduler_.steps() + 1);
+    return dict;
+  }
+  Commit stage(const Place& place) override {
+    const auto steps = place.at("last_epoch").integer();
+    if (steps < 0 || steps > INT32_MAX) place.fail("has no such last_epoch: " + std::to_string(steps));
+    return [this, steps, rates = scheduler_.base_rates()] { scheduler_.restore(steps, rates); };
+  }
+
+ private:
+  RateScheduler& scheduler_;
+};
+
 class PlateauPart : public Part {
  public:
   explicit PlateauPart(Plateau& scheduler) : scheduler_(scheduler) {}
@@ -80,7 +103,10 @@ class PlateauPart : public Part {
 
 }  // namespace
 
-std::unique_ptr<Part> make_part(LRScheduler& scheduler) { return std::make_unique<SchedulerPart>(scheduler); }
+std::unique_ptr<Part> make_part(LRScheduler& scheduler) {
+  if (auto* const rates = dynamic_cast<RateScheduler*>(&scheduler)) return std::make_unique<RateSchedulerPart>(*rates);
+  return std::make_unique<SchedulerPart>(scheduler);
+}
 std::unique_ptr<Part> make_part(Plateau& scheduler) { return std::make_unique<PlateauPart>(scheduler); }
 
 }  // namespace ddp::checkpoint
