@@ -28,6 +28,7 @@
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/prefetch.hpp"
 #include "ddp/process_group.hpp"
+#include "ddp/sync_batch_norm.hpp"
 
 namespace ddp {
 
@@ -43,6 +44,8 @@ struct SmokeTestOptions {
   /// How far losses and weights may lie apart, relative to 1 + their size. Unset: the square root of the parameters'
   /// machine epsilon, 3.5e-4 in float. With autocast take 0.05.
   std::optional<double> tolerance = std::nullopt;
+  /// The wrapped models go through convert_sync_batchnorm() first, and are compared with the whole batch alone.
+  bool sync_batch_norm = false;
   DistributedDataParallelOptions wrapper = {};
 };
 
@@ -105,7 +108,7 @@ SmokeReplica smoke_replica(Model model, std::shared_ptr<torch::nn::Module> modul
 
 template <class MakeModel, class Dataset, class Loss>
 SmokeSubject smoke_subject(MakeModel make_model, std::shared_ptr<Dataset> dataset, Loss loss, at::Device device,
-                           const DistributedDataParallelOptions& options) {
+                           const SmokeTestOptions& options) {
   const auto size = dataset->size();
   return {.replica = [=](const std::shared_ptr<ProcessGroup>& group) mutable -> SmokeReplica {
             auto model = make_model();
@@ -116,7 +119,8 @@ SmokeSubject smoke_subject(MakeModel make_model, std::shared_ptr<Dataset> datase
               module = model;
             module->to(device);
             if (!group) return smoke_replica(std::move(model), module, dataset, loss, device);
-            return smoke_replica(DistributedDataParallel(model, group, options), module, dataset, loss, device);
+            if (options.sync_batch_norm) convert_sync_batchnorm(*module, group);
+            return smoke_replica(DistributedDataParallel(model, group, options.wrapper), module, dataset, loss, device);
           },
           .dataset_size = size ? *size : 0};
 }
@@ -138,7 +142,7 @@ template <class MakeModel, class Dataset, class Loss>
 SmokeReport smoke_test(MakeModel make_model, Dataset dataset, Loss loss, const std::shared_ptr<ProcessGroup>& group,
                        const SmokeTestOptions& options = {}) {
   return smoke_test(detail::smoke_subject(std::move(make_model), std::make_shared<Dataset>(std::move(dataset)),
-                                          std::move(loss), group->device(), options.wrapper),
+                                          std::move(loss), group->device(), options),
                     group, options);
 }
 
@@ -151,7 +155,7 @@ void smoke_test_on_request(MakeModel make_model, Dataset dataset, Loss loss, con
   smoke_test_on_request(
       [&](at::Device device) {
         return detail::smoke_subject(std::move(make_model), std::make_shared<Dataset>(std::move(dataset)),
-                                     std::move(loss), device, options.wrapper);
+                                     std::move(loss), device, options);
       },
       options);
 }

@@ -166,7 +166,7 @@ void compare(const SmokeSubject& subject, const SmokeTestOptions& options, const
              SmokeReport& report) {
   const Comparison comparison(subject, options, plan, together.run);
   report.ranks = together.run.losses;
-  report.verdicts.push_back(comparison.in_turn());
+  if (!options.sync_batch_norm) report.verdicts.push_back(comparison.in_turn());  // it has no whole batch to look at
   report.verdicts.push_back(comparison.as_a_whole(report.one_process));
   report.verdicts.insert(report.verdicts.end(), together.verdicts.begin(), together.verdicts.end());
   Trial one_process(subject, nullptr, options);

@@ -88,6 +88,17 @@ TEST(SmokeTest, FindsThatBatchNormExplainsADifference) {
   });
 }
 
+TEST(SmokeTest, ShowsThatASynchronisedBatchNormIsThatOfTheWholeBatch) {
+  run_ranks(3, [](const Group& group) {
+    const auto report =
+        smoke_test([] { return Net(true); }, points(100), mean_square, group, {.sync_batch_norm = true});
+    EXPECT_TRUE(report.passed) << report.text();
+    if (group->rank() != 0) return;
+    EXPECT_EQ(report.verdicts.size(), 5u);
+    expect_contains(report.text(), {"ok    one process on the whole batch has the same losses"});
+  });
+}
+
 TEST(SmokeTest, FindsThatDropoutExplainsADifference) {
   run_ranks(2, [](const Group& group) {
     const auto report = smoke_test([] { return Net(false, 0.3); }, points(100), mean_square, group);

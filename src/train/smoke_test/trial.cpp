@@ -2,22 +2,16 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <algorithm>
 
 #include "ddp/metrics.hpp"
+#include "train/synced_mean.hpp"
 
 namespace ddp::smoke {
 namespace {
-
-bool is_batch_norm(const torch::nn::Module& module) {
-  return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
-         dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
-         dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
-}
 
 std::unique_ptr<torch::optim::Optimizer> optimizer_for(const torch::nn::Module& module,
                                                        const SmokeTestOptions& options) {
@@ -44,7 +38,7 @@ SmokeReplica seeded_replica(const SmokeSubject& subject, const std::shared_ptr<P
 
 }  // namespace
 
-bool has_batch_norm(const torch::nn::Module& module) {
+bool has_batch_norm(torch::nn::Module& module) {
   const auto modules = module.modules();
   return std::any_of(modules.begin(), modules.end(), [](const auto& part) { return is_batch_norm(*part); });
 }

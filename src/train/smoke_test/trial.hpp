@@ -61,6 +61,6 @@ class Trial {
 };
 
 /// Any of LibTorch's that normalise over the batch.
-bool has_batch_norm(const torch::nn::Module& module);
+bool has_batch_norm(torch::nn::Module& module);
 
 }  // namespace ddp::smoke
