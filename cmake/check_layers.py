@@ -17,7 +17,7 @@ ALLOWED = {
     "comm": ["base", "start"],
     "reduce": ["base", "comm"],
     "optim": ["base", "comm", "reduce"],
-    "train": ["base", "comm", "reduce", "optim"],
+    "train": ["base", "start", "comm", "reduce", "optim"],
     "launch": ["base", "start"],
     "store_server": ["base", "comm"],
 }

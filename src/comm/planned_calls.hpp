@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "comm/bucket_legend.hpp"
@@ -33,6 +34,9 @@ struct PlannedCalls {
   static bool is_capturing(const ProcessGroup& group);
   /// Of the plans over this group; see CallPlan.
   static PlanCounts& plans(ProcessGroup& group);
+  /// Collective the first time. A group of all ranks of `group`, which lives as long: for calls in the midst of planned
+  /// ones, whose places among them differ between the ranks. Null in a world of one.
+  static std::shared_ptr<ProcessGroup> side_group(ProcessGroup& group);
 };
 
 }  // namespace ddp::comm

@@ -78,6 +78,7 @@ struct ProcessGroup::Impl {
 
   int sub_groups_made = 0;
   comm::PlanCounts plans;
+  std::shared_ptr<ProcessGroup> side_group;  ///< once it was asked for; see PlannedCalls
 
   int size() const { return environment.world_size; }
   /// Where a tensor goes.

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 
 #include "comm/own_address.hpp"
+#include "comm/planned_calls.hpp"
 #include "comm/process_group_impl.hpp"
 #include "comm/sessions.hpp"
 #include "comm/text_of.hpp"
@@ -126,6 +128,14 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
     throw;
   }
   return is_member ? std::make_shared<ProcessGroup>(std::move(impl)) : nullptr;
+}
+
+std::shared_ptr<ProcessGroup> comm::PlannedCalls::side_group(ProcessGroup& group) {
+  auto& side = group.impl_->side_group;
+  if (side || group.size() == 1) return side;
+  std::vector<int> all(static_cast<std::size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return side = group.new_group(all);
 }
 
 }  // namespace ddp

@@ -21,6 +21,7 @@ constexpr const char* kFooter =
     "  ddprun --nproc-per-node 4 --max-restarts 3 ./train      again after a failure, from its checkpoint\n"
     "  ddprun --nnodes 2 --node-rank 0 --master-addr node-a --nproc-per-node 4 ./train     on node-a, and\n"
     "  ddprun --nnodes 2 --node-rank 1 --master-addr node-a --nproc-per-node 4 ./train     on the other\n"
+    "  ddprun --check ./train                                  does it train on 4 ranks as in one process?\n"
     "  ddprun --dry-run --nproc-per-node 2 ./train             what would be started, and with what\n"
     "  ddprun --inspect 4711                                   what the ranks of a running job do\n"
     "\n"
@@ -96,6 +97,11 @@ void declare_job(Declared& add, Flags& flags) {
                 "What the other ranks may take to end once one has ended well (300); after that the job has failed");
   add.own_flag("--bind-cores", flags.binds_cores, "Give each rank cores of its own, of one NUMA node where it can be");
   add.value("--role", flags.role, "NAME", "ROLE_NAME for the ranks (default)");
+  add.own_flag(
+      "--check", flags.checks,
+      "Check instead of training, on 4 ranks if not said otherwise: sets DDP_CHECK=1, with which a program that\n"
+      "calls ddp::smoke_test_on_request() compares some steps with those of one process and ends");
+  add.own_flag("--check-long", flags.checks_long, "The same with 50 steps instead of 20: DDP_CHECK=long");
   add.own_flag("--dry-run", flags.only_shows, "Start nothing, but print what would be started");
 }
 

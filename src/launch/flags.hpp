@@ -9,7 +9,7 @@ namespace ddp::launch {
 
 /// As typed, or from torchrun's variables.
 struct Flags {
-  std::string ranks = "1";
+  std::string ranks;
   std::string nodes = "1";
   std::string node_rank;
   std::string master_address;
@@ -33,6 +33,8 @@ struct Flags {
   bool binds_cores = false;
   bool inherits_output = false;
   bool only_shows = false;
+  bool checks = false;
+  bool checks_long = false;
   bool no_python = false;
   std::string program;            // named for the help alone:
   std::vector<std::string> args;  // the command is cut off before the flags are read

@@ -61,7 +61,8 @@ RankPlan plan_ranks(const Options& options) {
                         .nodes = options.nodes,
                         .node_rank = options.node_rank,
                         .role = options.role,
-                        .is_served = true},
+                        .is_served = true,
+                        .check = options.check},
                 .cores = {}};
   if (options.binds_cores) plan.cores = share_out(allowed_cpus("/sys/devices/system"), options.ranks);
   plan.job.threads = choose_threads(options.ranks, plan.cores);

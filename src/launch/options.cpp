@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr long kHighestPid = 4 << 20;  // Linux has no higher one
 constexpr int kMostRanks = 4096;       // beyond any machine, below the usual limits of processes
+constexpr int kRanksOfACheck = 4;      // more than two, so that a wrong mean shows; few enough for a laptop
 constexpr int kMostNodes = 65536;
 constexpr int kMostRestarts = 1'000'000;
 constexpr std::uint16_t kUsualPort = 29500;  // torchrun's
@@ -188,7 +189,11 @@ void take_output(const Flags& flags, Options& options) {
 
 Options checked(const Flags& flags) {
   Options options;
-  options.ranks = local_ranks(flags.ranks);
+  if (flags.checks || flags.checks_long) options.check = flags.checks_long ? "long" : "1";
+  if (flags.ranks.empty())
+    options.ranks = options.check.empty() ? 1 : kRanksOfACheck;
+  else
+    options.ranks = local_ranks(flags.ranks);
   if (options.ranks < 1 || options.ranks > kMostRanks) {
     throw wrong("--nproc-per-node must be a whole number from 1 to " + std::to_string(kMostRanks) +
                 ", cpu, gpu or auto, not \"" + flags.ranks + "\"");

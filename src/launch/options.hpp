@@ -31,6 +31,7 @@ struct Options {
   OutputOptions output;
   bool binds_cores = false;
   bool only_shows = false;           ///< --dry-run
+  std::string check;                 ///< DDP_CHECK for the ranks; empty: as it is
   std::vector<std::string> command;  ///< the program and its arguments, untouched
   std::optional<pid_t> inspected;    ///< a running process to ask instead; nothing is started then
 };

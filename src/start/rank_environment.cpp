@@ -37,6 +37,7 @@ Variables variables_of(const Job& job, int local_rank) {
       {"TORCHELASTIC_ERROR_FILE", ""},
       {"DDP_STORE_FD", rank == 0 && has_socket ? std::to_string(job.store_descriptor) : ""},
   };
+  if (!job.check.empty()) variables["DDP_CHECK"] = job.check;
   if (job.threads) variables["OMP_NUM_THREADS"] = std::to_string(*job.threads);
   return variables;
 }

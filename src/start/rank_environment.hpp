@@ -23,6 +23,7 @@ struct Job {
   int max_restarts = 0;
   int store_descriptor = -1;        ///< of the listening socket that rank 0 is handed; -1: none
   bool is_served = false;           ///< the port is taken: whoever has no socket comes to the store as to torchrun's
+  std::string check = {};           ///< DDP_CHECK; empty: the user's stays
   std::optional<int> threads = {};  ///< for each rank; unset: the user's OMP_NUM_THREADS stays
 };
 

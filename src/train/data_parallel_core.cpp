@@ -14,6 +14,7 @@
 
 #include "comm/call_plan.hpp"
 #include "ddp/log.hpp"
+#include "ddp/sync_batch_norm.hpp"
 #include "reduce/broadcast.hpp"
 #include "reduce/reducer.hpp"
 #include "reduce/same_model.hpp"
@@ -21,6 +22,8 @@
 #include "train/core_share.hpp"
 #include "train/device_use.hpp"
 #include "train/reducer_memory.hpp"
+#include "train/smoke_test/request.hpp"
+#include "train/synced_mean.hpp"
 
 namespace ddp {
 namespace {
@@ -122,6 +125,16 @@ void require_usable(const std::vector<ModelTensor>& tensors, const ProcessGroup&
   }
 }
 
+// The first batch norm whose forward is collective, by its name; empty: none.
+std::string synchronised_norm(torch::nn::Module& module) {
+  std::string found;
+  module.apply([&](const std::string& name, torch::nn::Module& part) {
+    const bool is_one = dynamic_cast<const SyncBatchNormImpl*>(&part) != nullptr || is_synchronised(part);
+    if (found.empty() && is_one) found = name.empty() ? part.name() : name;
+  });
+  return found;
+}
+
 std::vector<Parameter> frozen(const std::vector<ModelTensor>& tensors) {
   std::vector<Parameter> parameters;
   for (const auto& [role, name, tensor] : tensors)
@@ -151,6 +164,7 @@ struct DataParallelCore::Impl {
   bool broadcast_buffers = true;
   bool weights_by_samples = false;
   bool is_joining = false;
+  std::string synchronised_norm;                // see there; empty in a world of one
   std::int64_t buffers_sent_in = -1;            // while joining: the round for which they were sent
   std::vector<ModelTensor> tensors;             // that all ranks hold in common
   std::vector<Parameter> frozen;                // when the module was wrapped
@@ -175,6 +189,7 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
                                    const DistributedDataParallelOptions& options)
     : impl_(std::make_shared<Impl>()) {
   if (!group) throw std::logic_error("ddp: DistributedDataParallel needs a process group");
+  smoke::refuse_unchecked(*group);
   ReducerOptions reducer{.caps = {cap_in_bytes(options.first_bucket_cap_mb, "first_bucket_cap_mb"),
                                   cap_in_bytes(options.bucket_cap_mb, "bucket_cap_mb")},
                          .gradient_as_bucket_view = options.gradient_as_bucket_view,
@@ -196,6 +211,7 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   require_usable(impl_->tensors, *impl_->group);
   if (impl_->group->size() == 1) return;
 
+  impl_->synchronised_norm = synchronised_norm(module);
   auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
   for (const auto& parameter : parameters) impl_->averaged.insert(parameter.tensor.unsafeGetTensorImpl());
   verify_same_model(text_of(options, parameters), impl_->tensors, *impl_->group);
@@ -275,6 +291,10 @@ void DataParallelCore::Impl::require_known_parameters() const {
 }
 
 void DataParallelCore::set_joining(bool on) {
+  if (on && !impl_->synchronised_norm.empty())
+    throw std::logic_error("ddp: join() and the synchronised batch norm " + impl_->synchronised_norm +
+                           " do not go together: a rank that has left its loop cannot stand in for a forward; give " +
+                           "all ranks as many batches (an empty one is enough), or use BatchNorm");
   impl_->is_joining = on;
   impl_->buffers_sent_in = -1;
 }

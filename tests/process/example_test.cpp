@@ -1,4 +1,4 @@
-// The example goes on where it was. DDPRUN and FASHION_MNIST are the paths of the programs.
+// The examples run, learn and go on where they were. DDPRUN, FASHION_MNIST and RESNET are the paths of the programs.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -27,12 +27,14 @@ std::string big_endian(const std::vector<std::uint32_t>& numbers) {
   return bytes;
 }
 
-/// Files of Fashion-MNIST's names, format and size, of which LibTorch's reader takes no other.
+/// Files of Fashion-MNIST's names, format and size, of which LibTorch's reader takes no other. The lighter an image,
+/// the higher its class.
 void write_images(const std::filesystem::path& folder, const std::string& part, std::uint32_t count) {
   std::mt19937 random(count);
   std::string pixels(std::size_t{count} * 28 * 28, '\0'), labels(count, '\0');
-  for (auto& pixel : pixels) pixel = static_cast<char>(random());
   for (auto& label : labels) label = static_cast<char>(random() % 10);
+  for (std::size_t i = 0; i < pixels.size(); ++i)
+    pixels[i] = static_cast<char>(labels[i / (std::size_t{28} * 28)] * 20 + random() % 76);
   overwrite(folder / (part + "-images-idx3-ubyte"), big_endian({2051, count, 28, 28}) + pixels);
   overwrite(folder / (part + "-labels-idx1-ubyte"), big_endian({2049, count}) + labels);
 }
@@ -46,8 +48,9 @@ class Example : public ::testing::Test {
   }
 
   /// One epoch on two ranks, with its files in a folder.
-  test::Launched start(const std::string& folder, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> words{DDPRUN,   "--nproc-per-node", "2", FASHION_MNIST, "--epochs", "1",
+  test::Launched start(const std::string& folder, const std::vector<std::string>& more = {},
+                       const std::string& program = FASHION_MNIST) const {
+    std::vector<std::string> words{DDPRUN,   "--nproc-per-node", "2", program, "--epochs", "1",
                                    "--data", folder_ / "data"};
     words.insert(words.end(), more.begin(), more.end());
     return test::Launched(words, [&] {
@@ -92,6 +95,26 @@ TEST_F(Example, KilledAndThenAskedToStopInsideAnEpochItGoesOnToTheBit) {
   EXPECT_TRUE(contains(resumed.text(), ": epoch 0 step " + std::to_string(step + 1) + " of 469 loss "));
   EXPECT_EQ(count(resumed.text(), " of 469 loss "), (469 - step + 49) / 50);
   EXPECT_TRUE(checkpoint("resumed") == checkpoint("straight")) << "the files differ";
+}
+
+/// The numbers that stand behind `word` in the text.
+std::vector<double> numbers_after(const std::string& text, const std::string& word) {
+  std::vector<double> numbers;
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+    numbers.push_back(std::stod(text.substr(at + word.size())));
+  return numbers;
+}
+
+TEST_F(Example, AResNetWithSynchronisedBatchNormLearns) {
+  auto run = start("straight", {"--width", "4", "--batch", "32", "--steps", "31"}, RESNET);
+  ASSERT_EQ(run.finish(kLimit), 0) << run.text();
+  const auto losses = numbers_after(run.text(), " loss ");
+  ASSERT_EQ(losses.size(), 4) << run.text();
+  EXPECT_LT(losses.back(), losses.front() * 0.6) << run.text();
+  const auto accuracy = numbers_after(run.text(), "accuracy on the 10,000 test images: ");
+  ASSERT_EQ(accuracy.size(), 1) << run.text();
+  EXPECT_GT(accuracy[0], 15) << run.text();  // guessing gives 10
+  EXPECT_TRUE(contains(run.text(), "checkpoint: saved resnet.pt"));
 }
 
 }  // namespace

@@ -54,6 +54,15 @@ TEST(Options, DashesUnderscoresAndEqualSignsMeanTheSame) {
   }
 }
 
+TEST(Options, ChecksOnFourRanksUnlessToldHowMany) {
+  EXPECT_EQ(of({}).ranks, 1);
+  EXPECT_EQ(of({}).check, "");
+  EXPECT_EQ(of({"--check"}).ranks, 4);
+  EXPECT_EQ(of({"--check"}).check, "1");
+  EXPECT_EQ(of({"--check-long", "--nproc-per-node", "1"}).ranks, 1);
+  EXPECT_EQ(of({"--check-long", "--check"}).check, "long");
+}
+
 TEST(Options, WhatFollowsTheProgramIsTheProgramsOwn) {
   const auto options = parsed({"--master-port", "29500", "prog", "--master-port", "1", "--", "--help"});
   EXPECT_EQ(options->master_port, 29500);
@@ -230,6 +239,8 @@ const Words kPool{"--nproc-per-node",
                   "--exit-grace",
                   "--dry-run",
                   "--bind-cores",
+                  "--check",
+                  "--check-long",
                   "--inherit-output",
                   "--local-ranks-filter",
                   "--no-python",

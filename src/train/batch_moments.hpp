@@ -1,0 +1,28 @@
+#pragma once
+/// batch_moments.hpp: mean and variance of each channel over the batches of all ranks.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+
+/// The dtype in which values of `dtype` are added up: float64 for itself, else float32.
+at::ScalarType computed_in(at::ScalarType dtype);
+
+/// Tensors: float64, [channels] but for the count, which has no dimension; the same bits on all ranks.
+struct BatchMoments {
+  at::Tensor count;     ///< values in a channel
+  at::Tensor mean;      ///< 0 where there is none
+  at::Tensor variance;  ///< by the count
+
+  /// By one less than the count, as running statistics have it.
+  at::Tensor unbiased_variance() const;
+};
+
+/// Collective. Of `input` [batch, channels, ...], without its gradient.
+BatchMoments batch_moments(const at::Tensor& input, ProcessGroup& group);
+
+}  // namespace ddp

@@ -1,0 +1,203 @@
+#include "ddp/smoke_test.hpp"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <system_error>
+
+#include "ddp/distributed_metric.hpp"
+#include "ddp/distributed_sampler.hpp"
+#include "train/smoke_test/comparison.hpp"
+#include "train/smoke_test/plan.hpp"
+#include "train/smoke_test/request.hpp"
+#include "train/smoke_test/trial.hpp"
+
+namespace ddp {
+namespace {
+
+using namespace smoke;
+
+// Both are means over the same samples, in other portions.
+constexpr double kSameLoss = 1e-5;
+
+// Less is no fall: rounding and the order of the samples move the loss, too.
+constexpr double kFall = 1e-3;
+
+// Rank 0's, gone with it.
+class Folder {
+ public:
+  explicit Folder(ProcessGroup& group) : is_own_(group.rank() == 0) {
+    std::string path;
+    if (is_own_) {
+      path = (std::filesystem::temp_directory_path() / "ddp-check-XXXXXX").string();
+      if (::mkdtemp(path.data()) == nullptr)
+        throw std::system_error(errno, std::generic_category(), "ddp: smoke_test: no folder " + path);
+    }
+    path_ = group.broadcast_bytes(path);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    if (is_own_) std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::filesystem::path file() const { return path_ / "check.pt"; }
+
+ private:
+  bool is_own_;
+  std::filesystem::path path_;
+};
+
+bool all_agree(bool own, ProcessGroup& group) {
+  auto flag = at::tensor({own ? 1 : 0}, at::kInt);
+  group.all_reduce(flag, ReduceOp::min, {.label = "verdict"});
+  return flag.item<int>() == 1;
+}
+
+SmokeVerdict replicas_are_equal(const std::vector<at::Tensor>& weights, ProcessGroup& group) {
+  bool same = true;
+  for (const auto& tensor : weights) {
+    auto of_rank_0 = tensor.clone();
+    group.broadcast(of_rank_0, 0, {.label = "weights of rank 0"});
+    same &= at::equal(of_rank_0, tensor);
+  }
+  same = all_agree(same, group);
+  return {same, same ? "the weights are equal to the bit on all ranks" : "the weights are NOT equal on all ranks"};
+}
+
+SmokeVerdict loss_falls(const std::vector<double>& losses) {
+  const auto part = static_cast<std::ptrdiff_t>(std::max<std::size_t>(1, losses.size() / 4));
+  const auto first = std::accumulate(losses.begin(), losses.begin() + part, 0.0) / static_cast<double>(part);
+  const auto last = std::accumulate(losses.end() - part, losses.end(), 0.0) / static_cast<double>(part);
+  const bool falls = first - last > kFall * std::abs(first);
+  return {falls, fmt::format("the loss {}: {:.4f} in the first {} steps, {:.4f} in the last",
+                             falls ? "falls" : "does NOT fall", first, part, last)};
+}
+
+SmokeVerdict goes_on(const std::vector<at::Tensor>& straight, const std::vector<at::Tensor>& resumed, std::size_t step,
+                     ProcessGroup& group) {
+  const bool same = all_agree(std::equal(straight.begin(), straight.end(), resumed.begin(), resumed.end(),
+                                         [](const auto& one, const auto& other) { return at::equal(one, other); }),
+                              group);
+  return {same, fmt::format("a new model that goes on from a checkpoint of step {} ends with {}", step,
+                            same ? "the same bits" : "OTHER weights")};
+}
+
+struct Evaluation {
+  double loss = 0;
+  at::Tensor counted;  // indices of the samples, sorted
+};
+
+// With the weights and buffers of rank 0 on all ranks: the last step has left to each its own running means.
+Evaluation evaluate(Trial& trial, const Plan& plan, ProcessGroup& group) {
+  auto tensors = trial.tensors();
+  for (auto& tensor : tensors) group.broadcast(tensor, 0, {.label = "weights of rank 0"});
+  trial.set_tensors(tensors);
+  const DistributedSampler sampler(plan.samples, group, {.shuffle = false, .pad = false});
+  const auto own = sampler.indices();
+  MeanLoss mean_loss;
+  for (const auto& [loss, samples] : trial.evaluate(own, plan.batch)) mean_loss.update(loss, samples);
+  const std::vector<std::int64_t> indices(own.begin(), own.end());
+  const auto counted = at::cat(group.all_gather(at::tensor(indices, at::kLong).to(group.device()))).to(at::kCPU);
+  return {mean_loss.compute(group), std::get<0>(counted.sort())};
+}
+
+SmokeVerdict counts_each_once(const Evaluation& of_ranks, Trial& one_process, const Plan& plan) {
+  Samples all(plan.samples);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  double sum = 0;
+  for (const auto& [loss, samples] : one_process.evaluate(all, plan.batch))
+    sum += loss.item<double>() * static_cast<double>(samples);
+  const auto loss = sum / static_cast<double>(plan.samples);
+  const bool once = at::equal(of_ranks.counted, at::arange(static_cast<std::int64_t>(plan.samples), at::kLong));
+  const bool same = std::abs(of_ranks.loss - loss) <= kSameLoss * (1 + std::abs(loss));
+  return {once && same,
+          fmt::format("the evaluation {} each of the {} samples once; its loss is {:.6f}, {} one process {:.6f}{}",
+                      once ? "counts" : "does NOT count", plan.samples, of_ranks.loss, same ? "in" : "but in", loss,
+                      once && !same ? ": the loss of a batch is not the mean of its samples' losses" : "")};
+}
+
+// What the ranks do together.
+struct Together {
+  RanksRun run;
+  Evaluation evaluation;
+  std::vector<SmokeVerdict> verdicts;
+};
+
+Together train_together(const SmokeSubject& subject, const std::shared_ptr<ProcessGroup>& group,
+                        const SmokeTestOptions& options, const Plan& plan) {
+  const Folder folder(*group);
+  const auto steps = plan.steps.size(), middle = steps / 2;
+  Together together;
+  auto straight = std::make_unique<Trial>(subject, group, options);
+  together.run.start = straight->tensors();
+  straight->train_as_rank(plan, 0, middle, *group);
+  straight->save(folder.file(), middle);
+  straight->train_as_rank(plan, middle, steps, *group);
+  together.run.losses = straight->losses();
+  together.run.end = straight->tensors();
+  together.verdicts.push_back(replicas_are_equal(straight->weights(), *group));
+  together.verdicts.push_back(loss_falls(together.run.losses));
+  straight.reset();  // two wrappers of one group would leave in an order that ranks may not share
+
+  auto other_seed = options;
+  ++other_seed.seed;
+  Trial resumed(subject, group, other_seed);
+  resumed.load(folder.file());
+  resumed.set_seed(options.seed);
+  resumed.train_as_rank(plan, middle, steps, *group);
+  together.verdicts.push_back(goes_on(together.run.end, resumed.tensors(), middle, *group));
+  resumed.set_tensors(together.run.end);
+  together.evaluation = evaluate(resumed, plan, *group);
+  return together;
+}
+
+// What rank 0 does meanwhile of the others' waiting.
+void compare(const SmokeSubject& subject, const SmokeTestOptions& options, const Plan& plan, Together& together,
+             SmokeReport& report) {
+  const Comparison comparison(subject, options, plan, together.run);
+  report.ranks = together.run.losses;
+  if (!options.sync_batch_norm) report.verdicts.push_back(comparison.in_turn());  // it has no whole batch to look at
+  report.verdicts.push_back(comparison.as_a_whole(report.one_process));
+  report.verdicts.insert(report.verdicts.end(), together.verdicts.begin(), together.verdicts.end());
+  Trial one_process(subject, nullptr, options);
+  one_process.set_tensors(together.run.end);
+  report.verdicts.push_back(counts_each_once(together.evaluation, one_process, plan));
+  report.passed = std::all_of(report.verdicts.begin(), report.verdicts.end(),
+                              [](const SmokeVerdict& verdict) { return verdict.passed; });
+}
+
+}  // namespace
+
+SmokeReport smoke_test(const SmokeSubject& subject, const std::shared_ptr<ProcessGroup>& group,
+                       const SmokeTestOptions& options) {
+  const Running running;
+  const auto plan =
+      make_plan(group->size(), std::min(options.samples, subject.dataset_size), options.steps, options.seed);
+  auto together = train_together(subject, group, options, plan);
+  SmokeReport report;
+  group->rank0_section([&] { compare(subject, options, plan, together, report); }, {.label = "smoke test"});
+  report.passed = group->broadcast_bytes(report.passed ? "1" : "0") == "1";
+  return report;
+}
+
+std::string SmokeReport::text() const {
+  std::string text = fmt::format("{:>6} {:>14} {:>14} {:>12}\n", "step", "one process", "all ranks", "difference");
+  for (std::size_t step = 0; step < ranks.size(); ++step)
+    text += fmt::format("{:>6} {:>14.6f} {:>14.6f} {:>12.1e}\n", step, one_process[step], ranks[step],
+                        ranks[step] - one_process[step]);
+  for (const auto& verdict : verdicts) text += (verdict.passed ? "ok    " : "FAIL  ") + verdict.text + '\n';
+  const auto failed = std::count_if(verdicts.begin(), verdicts.end(), [](const auto& one) { return !one.passed; });
+  return text + (failed == 0 ? "passed\n" : fmt::format("{} of {} FAILED\n", failed, verdicts.size()));
+}
+
+}  // namespace ddp

@@ -1,0 +1,45 @@
+#pragma once
+/// comparison.hpp: what several ranks have come to beside what one process comes to, and why they differ.
+
+#include <vector>
+
+#include "ddp/smoke_test.hpp"
+#include "train/smoke_test/trial.hpp"
+
+namespace ddp::smoke {
+
+/// A run of the ranks: where it began, its losses, where it ended.
+struct RanksRun {
+  std::vector<at::Tensor> start;
+  std::vector<double> losses;
+  std::vector<at::Tensor> end;
+};
+
+/// Trains in one process what the ranks have trained. Threads: one. Lifetime: refers to its arguments.
+class Comparison {
+ public:
+  Comparison(const SmokeSubject& subject, const SmokeTestOptions& options, const Plan& plan, const RanksRun& ranks);
+
+  /// One process that takes the ranks' batches in turn.
+  SmokeVerdict in_turn() const;
+  /// One that takes them as a whole; its losses are kept in `curve`.
+  SmokeVerdict as_a_whole(std::vector<double>& curve) const;
+
+ private:
+  using Train = void (Trial::*)(const Plan&, Mode);
+  Trial trained(Train train, Mode mode) const;
+  double gap_without(Mode mode) const;
+  SmokeVerdict explained(const std::vector<double>& curve, double gap) const;
+
+  const SmokeSubject& subject_;
+  const SmokeTestOptions& options_;
+  const Plan& plan_;
+  const RanksRun& ranks_;
+  double tolerance_;
+};
+
+/// The largest |a - b| / (1 + |b|); infinite where one is not finite.
+double largest_gap(const std::vector<double>& a, const std::vector<double>& b);
+double largest_gap(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);
+
+}  // namespace ddp::smoke
