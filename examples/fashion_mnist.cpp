@@ -1,12 +1,13 @@
 /// fashion_mnist.cpp: trains a small convolutional network on Fashion-MNIST, on as many ranks as the launcher starts.
 ///
-///   fashion_mnist [--data FOLDER] [--epochs N] [--resume]
+///   fashion_mnist [--data FOLDER] [--epochs N] [--target-accuracy SHARE] [--log-dir FOLDER] [--resume]
 ///
 /// FOLDER holds the unpacked idx files (quickstart.sh puts them into build/release/fashion-mnist). Every 200 steps and
 /// at the end of each epoch a checkpoint is written, run.pt; --resume goes on exactly where it was, inside an epoch
 /// too. Ctrl-C, SIGTERM or SIGUSR1, to the launcher or to any rank: all ranks save after the same step and leave with
-/// exit code 0. run.best.pt is the checkpoint with the best accuracy. Starts alone, under ddprun, torchrun --no-python,
-/// mpirun, srun or a shell loop.
+/// exit code 0. run.best.pt is the checkpoint with the best accuracy. The log folder gets loss and accuracy for
+/// TensorBoard and as curves.png; the run ends where a target (0.88, say) is reached, and reports the time to it. Starts
+/// alone, under ddprun, torchrun --no-python, mpirun, srun or a shell loop.
 
 #include <torch/torch.h>
 #include <ddp/ddp.hpp>
@@ -45,7 +46,9 @@ TORCH_MODULE(Net);
 
 struct Arguments {
   std::string data = "fashion-mnist";
+  std::string log_dir = "runs/fashion_mnist";
   std::int64_t epochs = 3;
+  double target_accuracy = 2;  // never reached
   bool resume = false;
 
   Arguments(int argc, char** argv) {
@@ -57,8 +60,12 @@ struct Arguments {
         data = argv[++i];
       else if (name == "--epochs" && i + 1 < argc)
         epochs = std::stoll(argv[++i]);
+      else if (name == "--target-accuracy" && i + 1 < argc)
+        target_accuracy = std::stod(argv[++i]);
+      else if (name == "--log-dir" && i + 1 < argc)
+        log_dir = argv[++i];
       else
-        throw std::invalid_argument("usage: fashion_mnist [--data FOLDER] [--epochs N] [--resume]");
+        throw std::invalid_argument("usage: see the head of fashion_mnist.cpp");
     }
   }
 };
@@ -79,6 +86,27 @@ double test_accuracy(Model& model, const std::string& path, ddp::ProcessGroup& g
   return accuracy.compute(group);
 }
 
+/// Returns the loss.
+torch::Tensor train(auto& model, torch::optim::Optimizer& optimizer, const torch::data::Example<>& batch) {
+  optimizer.zero_grad();
+  auto loss = F::cross_entropy(model(batch.data), batch.target);
+  loss.backward();
+  optimizer.step();
+  return loss;
+}
+
+/// Samples a second of rank 0 without the others, with a network that is thrown away.
+double throughput_alone(auto& data, ddp::ProcessGroup& group) {
+  Net net;
+  net->to(group.device());
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  return ddp::throughput_alone(group, [&] {
+    const auto batch = data.get_batch(std::vector<std::size_t>(64));
+    train(net, optimizer, {batch.data.to(group.device()), batch.target.to(group.device())});
+    return batch.data.size(0);
+  });
+}
+
 int main(int argc, char** argv) {
   return ddp::run([&] {
     ddp::stop_on_signals();
@@ -93,35 +121,50 @@ int main(int argc, char** argv) {
     torch::optim::StepLR scheduler(optimizer, 1, 0.5);  // halves the rate from the third epoch on
 
     auto data = MNIST(arguments.data).map(normalize).map(stack);
+    const double alone = throughput_alone(data, *group);
     ddp::DistributedSampler sampler(*data.size(), *group, {.seed = 42, .drop_last = true});
     auto loader = ddp::make_data_loader(std::move(data), sampler, torch::data::DataLoaderOptions(64));
 
     const ddp::CheckpointOptions options{.background = true, .keep_best = ddp::CheckpointOptions::Best::highest};
     ddp::Checkpoint checkpoint("run.pt", model, options, optimizer, scheduler, sampler);
     auto [epoch, step, accuracy] = arguments.resume ? checkpoint.load_or_start() : ddp::Progress();
-    for (; epoch < arguments.epochs; ++epoch) {
+    ddp::SummaryWriter writer(arguments.log_dir, *group, {.csv = true, .purge_step = step + 1});
+    ddp::Plot plot("Fashion-MNIST", *group);
+    ddp::Throughput throughput;
+    for (; epoch < arguments.epochs && accuracy.value_or(0) < arguments.target_accuracy; ++epoch) {
       sampler.set_epoch(epoch);
       ddp::ProgressBar bar(loader->batches() - sampler.position() / 64, *group);
       for (auto& batch : ddp::prefetch(*loader, group->device())) {
-        optimizer.zero_grad();
-        auto loss = F::cross_entropy(model(batch.data), batch.target);
-        loss.backward();
-        optimizer.step();
+        const auto loss = train(model, optimizer, batch);
+        throughput.add(batch.data.size(0));
         bar.advance();
+        ++step;
         if (ddp::log::every(50)) {
-          ddp::log::info("epoch {} step {} of {} loss {:.4f}", epoch, loader->step(), loader->batches(),
-                         ddp::mean(loss, *group));
+          const double mean = ddp::mean(loss, *group);
+          ddp::log::info("epoch {} step {} of {} loss {:.4f}", epoch, loader->step(), loader->batches(), mean);
+          writer.add_scalar("loss", mean, step);
+          plot.add("loss", "training", static_cast<double>(step), mean);
         }
         const bool stops = ddp::stop_requested();  // on all ranks after the same step
-        if (++step % 200 == 0 || stops) checkpoint.save({.epoch = epoch, .step = step});
+        if (step % 200 == 0 || stops) checkpoint.save({.epoch = epoch, .step = step});
         if (stops) return checkpoint.wait();
       }
       bar.finish();
       scheduler.step();
+      const auto pause = throughput.pause();
       accuracy = test_accuracy(model, arguments.data, *group);
       ddp::log::info("epoch {} accuracy on the 10,000 test images: {:.2f} %", epoch, 100 * *accuracy);
+      writer.add_scalar("accuracy", *accuracy, step);
+      plot.add("accuracy", "test images", static_cast<double>(step), *accuracy);
+      plot.save(arguments.log_dir + "/curves.png");
       checkpoint.save({.epoch = epoch + 1, .step = step, .metric = accuracy});
     }
+    if (accuracy.value_or(0) >= arguments.target_accuracy) {
+      ddp::log::info("target accuracy reached after {:.1f} s of training", throughput.elapsed().count());
+    }
+    const double all = throughput.compute(*group);
+    ddp::log::info("{:.0f} samples/s on {} ranks, {:.0f} alone: scaling efficiency {:.2f}", all, group->size(), alone,
+                   ddp::scaling_efficiency(all, alone, *group));
     checkpoint.wait();
   });
 }
