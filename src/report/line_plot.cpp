@@ -171,7 +171,7 @@ Range y_range(const Panel& panel) {
 }
 
 std::vector<Tick> y_ticks(const Range& range, int height) {
-  return axis_ticks(range.low(), range.high(), std::max(2, height / (2 * kRow)));
+  return axis_ticks(range.low(), range.high(), std::max(2, 2 * height / (3 * kRow)));
 }
 
 int widest(const std::vector<Tick>& ticks) {

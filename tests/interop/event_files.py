@@ -109,7 +109,7 @@ def pixels_of(png):
         for x, byte in enumerate(row[1:], channels):
             left, up, corner = image[y, x - channels], image[y - 1, x], image[y - 1, x - channels]
             paeth = min((left, up, corner), key=lambda value: abs(left + up - corner - value))
-            image[y, x] = (byte + (0, left, up, (left + up) // 2, paeth)[row[0]]) % 256
+            image[y, x] = (int(byte) + (0, left, up, (left + up) // 2, paeth)[row[0]]) % 256
     return image[1:, channels:].reshape(height, width, channels)
 
 

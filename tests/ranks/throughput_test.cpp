@@ -37,7 +37,7 @@ TEST(ThroughputRanks, CountAllSamplesInTheTimeOfTheSlowest) {
     const double rate = meter.compute(*group);
     EXPECT_TRUE(same_on_all_ranks(*group, torch::tensor(rate, torch::kDouble)));
     EXPECT_LE(rate, 600 / 0.2);
-    if (group->rank() == 1) EXPECT_LE(rate, 600 / own);
+    EXPECT_TRUE(group->rank() != 1 || rate <= 600 / own) << rate;
     EXPECT_GT(rate, 600 / 5.0);
   });
 }

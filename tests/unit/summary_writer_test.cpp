@@ -105,7 +105,7 @@ TEST_F(SummaryWriterTest, SaysInWordsWhatAHistogramLeavesOut) {
   const auto text = heard([&] {
     auto own = writer();
     for (int i = 0; i < 2; ++i) {
-      own.add_histogram("some", torch::tensor({1.0, NAN, INFINITY, 2.0}), i);
+      own.add_histogram("some", torch::tensor({1.0, std::nan(""), HUGE_VAL, 2.0}), i);
       own.add_histogram("none", torch::full(3, NAN), i);
       own.add_histogram("empty", torch::empty(0), i);
       own.add_histogram("fine", torch::ones(3), i);
