@@ -38,14 +38,14 @@ std::string file_name(const std::string& suffix) {
 EventFile::EventFile(const std::string& folder, const std::string& suffix) : owner_(::getpid()) {
   // Elsewhere there may be a process of the same number on a host of the same name, as in containers.
   constexpr int tries = 1000;
-  for (int i = 0; i < tries && file_.get() < 0; ++i) {
+  int error = EEXIST;
+  for (int i = 0; i < tries && error == EEXIST; ++i) {
     path_ = folder + "/" + file_name(suffix);
-    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
-    if (file_.get() < 0 && errno != EEXIST) break;
+    const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    error = file < 0 ? errno : 0;
+    file_ = Descriptor(file);
   }
-  if (file_.get() < 0) {
-    throw std::system_error(errno, std::generic_category(), "the file \"" + path_ + "\" cannot be made");
-  }
+  if (error != 0) throw std::system_error(error, std::generic_category(), "the file \"" + path_ + "\" cannot be made");
 }
 
 EventFile::~EventFile() { flush(); }

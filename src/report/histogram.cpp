@@ -3,15 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
+#include <iterator>
 
 namespace ddp::report {
 namespace {
 
 std::vector<double> make_edges() {
   std::vector<double> positive;
-  for (double edge = 1e-12; edge < 1e20; edge *= 1.1) positive.push_back(edge);
+  double edge = 1e-12;
+  while (edge < 1e20) {
+    positive.push_back(edge);
+    edge *= 1.1;
+  }
   std::vector<double> edges;
-  for (auto edge = positive.rbegin(); edge != positive.rend(); ++edge) edges.push_back(-*edge);
+  std::transform(positive.rbegin(), positive.rend(), std::back_inserter(edges), std::negate<>());
   edges.push_back(0);
   edges.insert(edges.end(), positive.begin(), positive.end());
   return edges;

@@ -16,6 +16,7 @@ namespace {
 /// Whoever comes first writes the header, with the others waiting. Returns an errno, 0 for none.
 int write_header(log::LogFile& file) {
   const Descriptor lock(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
+  if (lock.get() < 0) return 0;  // one may write there, but not look
   ::flock(lock.get(), LOCK_EX);
   struct stat status{};
   const bool is_empty = ::fstat(lock.get(), &status) == 0 && status.st_size == 0;

@@ -89,7 +89,8 @@ TEST(EventFile, HasANameThatTensorBoardKnowsAndNoTwoAreOne) {
   const EventFile a(folder.path(), ".x"), b(folder.path(), ".x");
   EXPECT_NE(a.path(), b.path());
   for (const auto* file : {&a, &b}) {
-    EXPECT_TRUE(contains(file->path(), (folder / "events.out.tfevents.1").string())) << "a time of today has ten digits";
+    EXPECT_TRUE(contains(file->path(), (folder / "events.out.tfevents.1").string()))
+        << "a time of today has ten digits";
     EXPECT_TRUE(contains(file->path(), "." + std::to_string(::getpid()) + "."));
     EXPECT_TRUE(file->path().ends_with(".x"));
   }
