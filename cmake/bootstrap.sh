@@ -11,7 +11,7 @@ export LC_ALL=C.UTF-8
 
 readonly torch_oldest=2.11
 readonly cuda_room_gb=12  # the environment takes 5.5, what pip downloads 2.5 and may keep again in its cache, the build 1
-libraries=(spin libgloo-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev dataset-fashion-mnist)
+libraries=(spin libgloo-dev libspdlog-dev libfmt-dev libstb-dev libcli11-dev libgtest-dev dataset-fashion-mnist)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 home=~
@@ -30,6 +30,8 @@ if [[ $preset == cuda ]]; then
   packages=("torch==$torch_version" "cuda-toolkit[crt,cccl,nvcc]")
 elif [[ $preset == dev ]]; then
   libraries+=(iproute2 openmpi-bin)  # what the tests start
+  reader_version=2.21.0  # tensorboard reads the event files of the tests; what else it asks for serves its pages alone
+  reader_packages=("tensorboard==$reader_version" absl-py==2.5.1 numpy==2.4.6 protobuf==7.36.2)
 elif [[ $preset == arm ]]; then
   libraries+=(googletest g++-aarch64-linux-gnu qemu-user)
 fi
@@ -123,7 +125,7 @@ missing_packages() {
   [[ -n ${CXX:-} ]] || command -v c++ >/dev/null || echo g++
   command -v cmake >/dev/null || echo cmake
   command -v ninja >/dev/null || echo ninja-build
-  if [[ -z $torch_dir ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then echo python3-venv; fi
+  if [[ -z $torch_dir || $preset == dev ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then echo python3-venv; fi
   for package in "${libraries[@]}"; do
     [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || echo "$package"
   done
@@ -212,16 +214,41 @@ install_torch() {
   [[ -n $torch_dir ]] || fail "the torch that pip installed in $venv has no TorchConfig.cmake"
 }
 
-# Configures where that was not done yet, for another LibTorch, or in another folder.
+# Sets reader to a Python that reads event files, in an environment of its own. Without one a test is not there, which is
+# no reason to stop: the packages may be out of reach where LibTorch is not.
+install_reader() {
+  local venv
+  venv=$cache/tensorboard-$reader_version-$(basename "$(venv_of python3)" | sed 's/.*-//')
+  mkdir -p "$cache"
+  exec 9>"$cache/lock"
+  flock 9
+  if [[ ! -e $venv/complete || $(<"$venv/complete") != "${reader_packages[*]}" ]]; then
+    say "Installing ${reader_packages[*]} with pip"
+    rm -rf "$venv"
+    if python3 -m venv "$venv" >"$log" 2>&1 &&
+      "$venv/bin/python" -m pip install --no-deps "${reader_packages[@]}" >>"$log" 2>&1 </dev/null; then
+      printf '%s\n' "${reader_packages[*]}" >"$venv/complete"
+    else
+      tail -n 5 "$log" >&2
+      say "NOTE: the test that reads event files with tensorboard is left out, see above"
+    fi
+  fi
+  exec 9>&-
+  [[ ! -e $venv/complete ]] || reader=$venv/bin/python
+}
+
+# Configures where that was not done yet, for another LibTorch or reader, or in another folder.
 configure() {
   local cached=$build/CMakeCache.txt fresh=()
   if [[ -e $build/build.ninja ]] && grep -qxF "Torch_DIR:PATH=$torch_dir" "$cached" &&
-    grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cached"; then
+    grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cached" &&
+    { [[ -z $reader ]] || grep -qxF "DDP_TENSORBOARD_PYTHON:FILEPATH=$reader" "$cached"; }; then
     return
   fi
   [[ ! -e $cached ]] || fresh=(--fresh)
   cd "$root"
-  quietly "Configuring build/$preset" cmake --preset "$preset" "${fresh[@]}" "-DTorch_DIR:PATH=$torch_dir"
+  quietly "Configuring build/$preset" cmake --preset "$preset" "${fresh[@]}" "-DTorch_DIR:PATH=$torch_dir" \
+    ${reader:+"-DDDP_TENSORBOARD_PYTHON:FILEPATH=$reader"}
 }
 
 # A compiler that reads torch takes up to 2 GB.
@@ -239,6 +266,8 @@ trap 'rm -f "$log" "$log.json"' EXIT
 find_torch
 install_packages
 [[ -n $torch_dir ]] || install_torch
+reader=
+[[ $preset != dev ]] || install_reader
 torch_dir=$(cd "$torch_dir" && pwd -P)
 say "LibTorch: ${torch_dir%/share/cmake/Torch} ($torch_source)"
 configure

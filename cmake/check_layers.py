@@ -16,8 +16,9 @@ ALLOWED = {
     "start": ["base"],
     "comm": ["base", "start"],
     "reduce": ["base", "comm"],
+    "report": ["base", "comm"],
     "optim": ["base", "comm", "reduce"],
-    "train": ["base", "start", "comm", "reduce", "optim"],
+    "train": ["base", "start", "comm", "report", "reduce", "optim"],
     "launch": ["base", "start"],
     "store_server": ["base", "comm"],
 }
@@ -34,6 +35,7 @@ HEADER_ONLY = {
 # What an include or a name gives away -> the only files where it may stand.
 CONFINED = [
     ("spdlog", r'#include [<"]spdlog/|\bspdlog::', r"src/base/log\.cpp"),
+    ("stb", r'#include [<"]stb/|\bstb_\w+\(', r"src/report/stb\.cpp"),
     ("CLI11", r'#include [<"]CLI/|\bCLI::', r"src/launch/.*"),
     ("c10d's Gloo", r'#include [<"](gloo/|torch/csrc/distributed/c10d/.*Gloo)|\bgloo::|\bProcessGroupGloo\b',
      r"src/comm/backend_gloo\.cpp"),
@@ -44,7 +46,7 @@ CONFINED = [
      r"src/(comm/backend_nccl|reduce/pack_cuda)\.cpp"),
     ("c10d", r'#include [<"]torch/csrc/distributed/|\bc10d::', r"src/comm/.*"),
     ("autograd's internals", r'#include [<"]torch/csrc/autograd/', r"src/reduce/(grad_hooks|graph_search)\.(hpp|cpp)"),
-    ("LibTorch", r'#include [<"](torch|ATen|c10)/', r"(src/(comm|reduce|optim|train)|include/ddp)/.*"),
+    ("LibTorch", r'#include [<"](torch|ATen|c10)/', r"(src/(comm|report|reduce|optim|train)|include/ddp)/.*"),
 ]
 COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 INCLUDE = re.compile(r'#include [<"](\w+)/(\w+)\.hpp[">]')
@@ -108,6 +110,8 @@ PLANTED = [  # file, line, words of the report; None where the line is allowed
     ("src/train/seed.cpp", "auto stream = c10::cuda::getCurrentCUDAStream();", "CUDA"),
     ("src/reduce/reducer.cpp", "c10d::Backend* backend;", "c10d"),
     ("src/reduce/bucket.cpp", "#include <torch/csrc/autograd/engine.h>", "autograd's internals"),
+    ("src/report/canvas.cpp", "#include <stb/stb_image_write.h>", "stb"),
+    ("src/report/plot.cpp", '#include "ddp/reducer.hpp"', "layer report may not include"),
     ("src/launch/main.cpp", '#include "comm/wire.hpp"', "layer launch may not include"),
     ("src/start/program.cpp", '#include "launch/say.hpp"', "layer start may not include"),
     ("src/store_server/main.cpp", "#include <torch/torch.h>", "LibTorch"),

@@ -38,6 +38,9 @@ include(ddp_cuda)
 ddp_find_header(DDP_SPDLOG_INCLUDE_DIR spdlog/spdlog.h libspdlog-dev)
 ddp_find_header(DDP_SPDLOG_FMT_INCLUDE_DIR fmt/core.h libfmt-dev PATHS ${DDP_SPDLOG_INCLUDE_DIR} NO_DEFAULT_PATH)
 
+# stb, header-only: PNG files and letters for plots; seen by one source file, needed by nobody who links the library.
+ddp_find_header(DDP_STB_INCLUDE_DIR stb/stb_image_write.h libstb-dev)
+
 if(DDP_BUILD_LAUNCHER)
   ddp_find_package(CLI11 libcli11-dev CONFIG)
 endif()

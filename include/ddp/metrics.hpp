@@ -3,18 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "ddp/mean.hpp"
+
 namespace ddp {
 
 class DistributedSampler;
 class ProcessGroup;
-
-/// Collective. The mean over the ranks of each rank's value, in float64, the same bits on every rank.
-///
-/// Tensors: a tensor's value is the mean of its elements: any real dtype, shape and device, with or without a
-/// gradient. With other numbers of elements on the ranks this is a mean of means; for those gather sums and counts.
-/// Errors: std::invalid_argument for an undefined, empty or complex tensor.
-double mean(double value, ProcessGroup& group);
-double mean(const at::Tensor& values, ProcessGroup& group);
 
 /// Collective. Puts the ranks' predictions together in the order of the dataset, on every rank: each sample once,
 /// whatever the sampler's padding.

@@ -112,19 +112,6 @@ at::Tensor as_bytes(const at::Tensor& local, const Offer& shape, at::Device devi
 
 }  // namespace
 
-double mean(double value, ProcessGroup& group) {
-  auto sum = at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(group.device()));
-  group.all_reduce(sum, ReduceOp::sum, {.label = "mean"});
-  return sum.item<double>() / group.size();
-}
-
-double mean(const at::Tensor& values, ProcessGroup& group) {
-  if (!values.defined() || values.numel() == 0 || values.is_complex()) {
-    throw std::invalid_argument("mean: needs a tensor of real numbers with at least one element");
-  }
-  return mean(values.detach().to(at::kDouble).mean().item<double>(), group);
-}
-
 at::Tensor gather_predictions(const at::Tensor& local, const DistributedSampler& sampler, ProcessGroup& group) {
   std::vector<Offer> offers;
   const auto own = packed(offer_of(local, sampler, group));

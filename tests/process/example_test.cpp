@@ -1,4 +1,5 @@
-// The examples run, learn and go on where they were. DDPRUN, FASHION_MNIST and RESNET are the paths of the programs.
+// The examples run, learn, go on where they were and show what they did. DDPRUN, FASHION_MNIST and RESNET are the paths of
+// the programs.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -57,11 +58,26 @@ class Example : public ::testing::Test {
       if (::chdir((folder_ / folder).c_str()) != 0) ::_exit(98);
     });
   }
+  std::filesystem::path logs(const std::string& folder) const { return folder_ / folder / "runs/fashion_mnist"; }
   std::string checkpoint(const std::string& folder) const { return contents(folder_ / folder / "run.pt"); }
 
  private:
   TempFolder folder_;
 };
+
+/// The run's scalars and picture, of so many writers.
+void expect_logs(const std::filesystem::path& folder, int writers) {
+  int event_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    event_files += entry.path().filename().string().starts_with("events.out.tfevents.") ? 1 : 0;
+  }
+  EXPECT_EQ(event_files, writers);
+  const auto scalars = contents(folder / "scalars.csv");
+  EXPECT_EQ(count(scalars, "wall_time,step,tag,value\n"), 1);
+  EXPECT_EQ(count(scalars, ",469,accuracy,0."), 1);
+  EXPECT_GE(count(scalars, ",loss,"), 10) << scalars;
+  EXPECT_TRUE(contents(folder / "curves.png").starts_with("\x89PNG"));
+}
 
 /// Where a run that was resumed began.
 int first_step(const test::Launched& run) {
@@ -69,6 +85,15 @@ int first_step(const test::Launched& run) {
   EXPECT_TRUE(contains(run.text(), begin));
   const auto at = run.text().find(begin);
   return at == std::string::npos ? -1 : std::stoi(run.text().substr(at + begin.size()));
+}
+
+TEST_F(Example, EndsAtItsTargetAndReportsTimeAndThroughput) {
+  auto run = start("straight", {"--epochs", "3", "--target-accuracy", "0.01"});
+  ASSERT_EQ(run.finish(kLimit), 0) << run.text();
+  EXPECT_EQ(count(run.text(), "accuracy on the 10,000 test images"), 1) << run.text();
+  EXPECT_EQ(count(run.text(), ": target after "), 1) << run.text();
+  EXPECT_EQ(count(run.text(), " samples/s, scaling efficiency "), 1) << run.text();
+  expect_logs(logs("straight"), 1);
 }
 
 TEST_F(Example, KilledAndThenAskedToStopInsideAnEpochItGoesOnToTheBit) {
@@ -95,6 +120,8 @@ TEST_F(Example, KilledAndThenAskedToStopInsideAnEpochItGoesOnToTheBit) {
   EXPECT_TRUE(contains(resumed.text(), ": epoch 0 step " + std::to_string(step + 1) + " of 469 loss "));
   EXPECT_EQ(count(resumed.text(), " of 469 loss "), (469 - step + 49) / 50);
   EXPECT_TRUE(checkpoint("resumed") == checkpoint("straight")) << "the files differ";
+  EXPECT_FALSE(contains(resumed.text(), "target after"));
+  expect_logs(logs("resumed"), 3);
 }
 
 /// The numbers that stand behind `word` in the text.
