@@ -6,7 +6,8 @@
 /// at the end of each epoch a checkpoint is written, run.pt; --resume goes on exactly where it was, inside an epoch
 /// too. Ctrl-C, SIGTERM or SIGUSR1, to the launcher or to any rank: all ranks save after the same step and leave with
 /// exit code 0. run.best.pt is the checkpoint with the best accuracy. The log folder gets the curves, for TensorBoard
-/// and as a PNG; a target ends the run. Starts alone, under ddprun, torchrun --no-python, mpirun, srun or a shell loop.
+/// and as a PNG; a target ends the run. Starts alone, under ddprun, torchrun --no-python, mpirun, srun or a shell loop;
+/// with `ddprun --check` it compares four ranks with one process instead.
 
 #include <torch/torch.h>
 #include <ddp/ddp.hpp>
@@ -73,10 +74,18 @@ double test_accuracy(Model& model, const std::string& path, ddp::ProcessGroup& g
   return accuracy.compute(group);
 }
 
+auto training_images(const std::string& path) {
+  return MNIST(path).map(normalize).map(torch::data::transforms::Stack<>());
+}
+
+torch::Tensor loss_of(auto& model, const torch::data::Example<>& batch) {
+  return torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+}
+
 /// Returns the loss.
 torch::Tensor train(auto& model, torch::optim::Optimizer& optimizer, const torch::data::Example<>& batch) {
   optimizer.zero_grad();
-  auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+  auto loss = loss_of(model, batch);
   loss.backward();
   optimizer.step();
   return loss;
@@ -86,6 +95,8 @@ int main(int argc, char** argv) {
   return ddp::run([&] {
     ddp::stop_on_signals();
     const Arguments arguments(argc, argv);
+    ddp::smoke_test_on_request([] { return Net(); }, [&] { return training_images(arguments.data); },  // ddprun --check
+                               [](auto& model, auto& batch) { return loss_of(model, batch); });
     auto group = ddp::init_process_group();
     ddp::seed_all(42, *group);
 
@@ -95,7 +106,7 @@ int main(int argc, char** argv) {
     torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
     torch::optim::StepLR scheduler(optimizer, 1, 0.5);  // halves the rate from the third epoch on
 
-    auto data = MNIST(arguments.data).map(normalize).map(torch::data::transforms::Stack<>());
+    auto data = training_images(arguments.data);
     Net own;  // of rank 0, which trains on a batch without the others first, to tell how well they scale
     own->to(group->device());
     torch::optim::SGD own_optimizer(own->parameters(), 0.05);

@@ -2,10 +2,13 @@
 /// smoke_test.hpp: two minutes that show whether a model trains on several ranks as it does in one process.
 ///
 ///     int main() {
-///       ddp::smoke_test_on_request([] { return Net(); }, dataset, [](auto& model, auto& batch) {
-///         return torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+///       return ddp::run([] {
+///         ddp::smoke_test_on_request([] { return Net(); }, [] { return dataset(); }, [](auto& model, auto& batch) {
+///           return torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+///         });
+///         auto group = ddp::init_process_group();  // from here on the training
+///         ...
 ///       });
-///       return ddp::run([] { ... });  // the training
 ///     }
 ///
 /// DDP_CHECK=1, which `ddprun --check` sets, has that line check and end the program; else it does nothing.
@@ -148,13 +151,17 @@ SmokeReport smoke_test(MakeModel make_model, Dataset dataset, Loss loss, const s
 
 /// Where DDP_CHECK is 1, or "long" for 50 steps: smoke_test() on the ranks of the launcher, or, started alone, on
 /// options.ranks that this starts as spawn() does; prints the report and ends the program, with exit code 0 or 1.
-/// Else returns at once. In front of all that a training does. A program under DDP_CHECK that comes to wrap a model
-/// without it ends with a ConfigError.
-template <class MakeModel, class Dataset, class Loss>
-void smoke_test_on_request(MakeModel make_model, Dataset dataset, Loss loss, const SmokeTestOptions& options = {}) {
+/// Else returns at once. Before init_process_group(), in front of all that a training does. A program under DDP_CHECK
+/// that comes to wrap a model without it ends with a ConfigError.
+///
+/// `make_dataset()` gives what smoke_test() takes, and is called for a check alone.
+template <class MakeModel, class MakeDataset, class Loss>
+void smoke_test_on_request(MakeModel make_model, MakeDataset make_dataset, Loss loss,
+                           const SmokeTestOptions& options = {}) {
   smoke_test_on_request(
       [&](at::Device device) {
-        return detail::smoke_subject(std::move(make_model), std::make_shared<Dataset>(std::move(dataset)),
+        auto dataset = make_dataset();
+        return detail::smoke_subject(std::move(make_model), std::make_shared<decltype(dataset)>(std::move(dataset)),
                                      std::move(loss), device, options);
       },
       options);

@@ -1,5 +1,5 @@
-// The examples run, learn, go on where they were and show what they did. DDPRUN, FASHION_MNIST and RESNET are the paths of
-// the programs.
+// The examples run, learn, go on where they were and show what they did. DDPRUN, FASHION_MNIST and RESNET are the paths
+// of the programs.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -54,6 +54,13 @@ class Example : public ::testing::Test {
     std::vector<std::string> words{DDPRUN,   "--nproc-per-node", "2", program, "--epochs", "1",
                                    "--data", folder_ / "data"};
     words.insert(words.end(), more.begin(), more.end());
+    return start_in(folder, words);
+  }
+  /// Checks instead of training.
+  test::Launched check() const {
+    return start_in("straight", {DDPRUN, "--check", FASHION_MNIST, "--data", folder_ / "data"});
+  }
+  test::Launched start_in(const std::string& folder, const std::vector<std::string>& words) const {
     return test::Launched(words, [&] {
       if (::chdir((folder_ / folder).c_str()) != 0) ::_exit(98);
     });
@@ -94,6 +101,13 @@ TEST_F(Example, EndsAtItsTargetAndReportsTimeAndThroughput) {
   EXPECT_EQ(count(run.text(), ": target after "), 1) << run.text();
   EXPECT_EQ(count(run.text(), " samples/s, scaling efficiency "), 1) << run.text();
   expect_logs(logs("straight"), 1);
+}
+
+TEST_F(Example, PassesItsCheck) {
+  auto run = check();
+  ASSERT_EQ(run.finish(kLimit), 0) << run.text();
+  EXPECT_EQ(count(run.text(), "ok    "), 6) << run.text();
+  EXPECT_EQ(count(run.text(), " epoch "), 0) << run.text();
 }
 
 TEST_F(Example, KilledAndThenAskedToStopInsideAnEpochItGoesOnToTheBit) {
