@@ -77,16 +77,16 @@ TEST_F(CharGpt, LearnsASmallTextOnTwoRanksAndWritesItsWords) {
 }
 
 TEST_F(CharGpt, AskedToStopItGoesOnToTheBit) {
-  auto straight = start("straight", 101);
+  auto straight = start("straight", 61);
   ASSERT_EQ(straight.finish(kLimit), 0) << straight.text();
 
-  auto stopped = start("resumed", 101);
-  stopped.read_until(" of 101 loss ", 2, kLimit);
+  auto stopped = start("resumed", 61);
+  stopped.read_until(" of 61 loss ", 2, kLimit);
   stopped.signal(SIGTERM);
   ASSERT_EQ(stopped.finish(kLimit), 0) << stopped.text();
-  ASSERT_LT(last_after(stopped.text(), "checkpoint: saved char_gpt.pt, epoch 0, step "), 101) << "it was over";
+  ASSERT_LT(last_after(stopped.text(), "checkpoint: saved char_gpt.pt, epoch 0, step "), 61) << "it was over";
 
-  auto resumed = start("resumed", 101);
+  auto resumed = start("resumed", 61);
   ASSERT_EQ(resumed.finish(kLimit), 0) << resumed.text();
   EXPECT_TRUE(contains(resumed.text(), "checkpoint: char_gpt.pt loaded, the run goes on with epoch 0, step "));
   EXPECT_TRUE(checkpoint("resumed") == checkpoint("straight")) << "the files differ";
