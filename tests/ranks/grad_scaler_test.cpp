@@ -9,11 +9,13 @@
 #include <limits>
 
 #include "ddp/accumulate.hpp"
+#include "ddp/checkpoint.hpp"
 #include "ddp/clip_grad.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "support/backward_errors.hpp"
 #include "support/one_process.hpp"
 #include "support/ranks.hpp"
+#include "support/temp_folder.hpp"
 #include "support/text.hpp"
 #include "support/training.hpp"
 
@@ -187,6 +189,43 @@ TEST(GradScaler, StaysTheSameWithJoin) {
     }
     for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_on_all_ranks(*group, parameter));
     EXPECT_NE(scaler.current_scale(), 64);
+  });
+}
+
+// Six steps, or three of them in a run that saves and three in one that loads; the fourth has an infinite gradient.
+std::vector<torch::Tensor> after_six_steps(const Group& group, bool in_two_runs) {
+  const TempFolder folder;  // rank 0's counts
+  auto path = (folder / "run.pt").string();
+  path = group->broadcast_bytes(path);
+  std::vector<torch::Tensor> result;
+  for (int first = 0; first < 6; first += in_two_runs ? 3 : 6) {
+    Perceptron net(first + 7);
+    DistributedDataParallel model(net, group);
+    const auto optimizer = adamw(model->parameters());
+    GradScaler scaler(model, {.init_scale = 64, .growth_interval = 2});
+    Checkpoint checkpoint(path, model, *optimizer);
+    checkpoint.add("scaler", scaler.state());
+    EXPECT_EQ(checkpoint.load_or_start().step, first);
+    for (int step = first; step < (in_two_runs ? first + 3 : 6); ++step) {
+      auto batch = Batch::of_step(step, 6).of_rank(group->rank(), group->size());
+      if (step == 3 && group->rank() == 1) batch.input[0][0] = kInfinity;
+      optimizer->zero_grad();
+      scaler.scale(squared_error(model(batch.input), batch.target)).backward();
+      scaler.step(*optimizer);
+      scaler.update();
+    }
+    checkpoint.save({.step = first + 3});
+    result = net->parameters();
+    result.push_back(torch::tensor(scaler.current_scale()));
+  }
+  return result;
+}
+
+TEST(GradScaler, GoesOnInAnotherRunToTheBit) {  // R56
+  run_ranks(2, [](const Group& group) {
+    const auto straight = after_six_steps(group, false), resumed = after_six_steps(group, true);
+    for (std::size_t i = 0; i < straight.size(); ++i) EXPECT_TRUE(torch::equal(straight[i], resumed[i])) << i;
+    EXPECT_NE(straight.back().item<double>(), 64);
   });
 }
 
