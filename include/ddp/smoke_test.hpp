@@ -87,6 +87,9 @@ void smoke_test_on_request(const std::function<SmokeSubject(at::Device)>& subjec
 
 namespace detail {
 
+/// Errors: std::invalid_argument for a module whose batch norms are synchronised already.
+void require_plain_batch_norms(torch::nn::Module& module);
+
 /// A copy of the model with what its loss needs. Lifetime: shares the dataset.
 template <class Model, class Dataset, class Loss>
 SmokeReplica smoke_replica(Model model, std::shared_ptr<torch::nn::Module> module, std::shared_ptr<Dataset> dataset,
@@ -120,6 +123,7 @@ SmokeSubject smoke_subject(MakeModel make_model, std::shared_ptr<Dataset> datase
               module = model.ptr();
             else
               module = model;
+            require_plain_batch_norms(*module);
             module->to(device);
             if (!group) return smoke_replica(std::move(model), module, dataset, loss, device);
             if (options.sync_batch_norm) convert_sync_batchnorm(*module, group);
@@ -137,10 +141,11 @@ SmokeSubject smoke_subject(MakeModel make_model, std::shared_ptr<Dataset> datase
 /// loss falls, a run that goes on from a checkpoint ends with the same bits, and an evaluation counts each sample once.
 ///
 /// `make_model()` gives a new model: a holder or shared_ptr, with random weights from LibTorch's default generator.
-/// `dataset` is one of LibTorch's whose batches are read by index, with all transforms. `loss(model, batch)` is one
-/// number, the mean over the batch; `model` is what make_model() gave, or its wrapper, so take it as `auto&`.
-/// Random numbers are seeded anew in each step. Errors: std::invalid_argument for too few samples (two a rank are
-/// needed) or steps; what model and loss throw.
+/// Leave the conversion of batch norms to the option: rank 0 also trains one that communicates with nobody. `dataset`
+/// is one of LibTorch's whose batches are read by index, with all transforms. `loss(model, batch)` is one number, the
+/// mean over the batch; `model` is what make_model() gave, or its wrapper, so take it as `auto&`. Random numbers are
+/// seeded anew in each step. Errors: std::invalid_argument for too few samples (two a rank are needed) or steps; what
+/// model and loss throw.
 template <class MakeModel, class Dataset, class Loss>
 SmokeReport smoke_test(MakeModel make_model, Dataset dataset, Loss loss, const std::shared_ptr<ProcessGroup>& group,
                        const SmokeTestOptions& options = {}) {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <stdexcept>
 #include <system_error>
 
 #include "ddp/distributed_metric.hpp"
@@ -20,6 +21,7 @@
 #include "train/smoke_test/plan.hpp"
 #include "train/smoke_test/request.hpp"
 #include "train/smoke_test/trial.hpp"
+#include "train/synced_mean.hpp"
 
 namespace ddp {
 namespace {
@@ -177,6 +179,14 @@ void compare(const SmokeSubject& subject, const SmokeTestOptions& options, const
 }
 
 }  // namespace
+
+void detail::require_plain_batch_norms(torch::nn::Module& module) {
+  for (const auto& part : module.modules())
+    if (is_synchronised(*part) || dynamic_cast<const SyncBatchNormImpl*>(part.get()) != nullptr)
+      throw std::invalid_argument(
+          "ddp: smoke_test: make_model() gives a model whose batch norms are synchronised; leave that to the option "
+          "sync_batch_norm");
+}
 
 SmokeReport smoke_test(const SmokeSubject& subject, const std::shared_ptr<ProcessGroup>& group,
                        const SmokeTestOptions& options) {

@@ -171,6 +171,18 @@ TEST(SmokeTest, RefusesTooFewSamplesAndSteps) {
   });
 }
 
+TEST(SmokeTest, RefusesAModelThatIsSynchronisedAlready) {
+  run_ranks(2, [](const Group& group) {
+    const auto make = [&] {
+      Net net(true);
+      convert_sync_batchnorm(net, group);
+      return net;
+    };
+    expect_contains(error_of<std::invalid_argument>([&] { smoke_test(make, points(20), mean_square, group); }),
+                    {"option sync_batch_norm"});
+  });
+}
+
 TEST(SmokeTest, LeavesTheGroupUsable) {
   run_ranks(2, [](const Group& group) {
     const auto broken = [](auto& model, auto& batch) {
