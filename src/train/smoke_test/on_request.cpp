@@ -16,7 +16,7 @@ constexpr int kStepsOfTheLongForm = 50;
 
 // This process is a rank already, and not one that waits for the call of spawn() below.
 bool has_ranks() {
-  return std::getenv(start::SpawnTicket::kVariable) == nullptr && Environment::from_variables().source != "none";
+  return !start::SpawnTicket::of_this_process() && Environment::from_variables().source != "none";
 }
 
 // In a process that ends in it.
