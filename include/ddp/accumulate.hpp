@@ -28,7 +28,9 @@ class [[nodiscard]] MicroBatch {
   /// The place of micro-batch `number` (from 1 on, of `total`) among the `per_step` of its step. Errors:
   /// std::logic_error for numbers that make no sense.
   MicroBatch(std::int64_t number, std::int64_t per_step, std::optional<std::int64_t> total);
-  MicroBatch(MicroBatch&&) = default;
+  MicroBatch(MicroBatch&& other) noexcept;
+  /// Warns of a micro-batch whose backward() was not called: the loss's own does not divide.
+  ~MicroBatch();
   MicroBatch& operator=(MicroBatch&&) = delete;
 
   /// Divides `loss`, a mean over this micro-batch, by the number of micro-batches in this step, and adds to the
@@ -37,6 +39,8 @@ class [[nodiscard]] MicroBatch {
   void backward(const at::Tensor& loss);
   /// It is the last one of its step: the optimizer's turn.
   bool steps() const noexcept { return place_ + 1 == divisor_; }
+  /// It is the first one.
+  bool begins() const noexcept { return place_ == 0; }
   /// Micro-batches in this step: fewer where the epoch's are over before.
   std::int64_t divisor() const noexcept { return divisor_; }
 
@@ -57,14 +61,15 @@ class [[nodiscard]] MicroBatch {
 ///
 /// `model`: a DistributedDataParallel, or a plain module in a run of one process. The same numbers on all ranks. Save
 /// checkpoints where steps() is true: the gradients of a half-full step are not in them.
-/// Errors: std::logic_error for numbers that make no sense, and where micro-batches of the step are missing or were
-/// there twice, as after a checkpoint from inside of one.
+/// A step that is not to be completed is left by zero_grad() and a number that begins another.
+/// Errors: std::logic_error for numbers that make no sense, and, among several ranks, where micro-batches of the step
+/// are missing or were there twice, as after a checkpoint from inside of one.
 template <class Model>
 MicroBatch accumulate(Model& model, std::integral auto number, std::int64_t per_step,
                       std::optional<std::int64_t> total = std::nullopt) {
   MicroBatch micro(static_cast<std::int64_t>(number), per_step, total);
   if constexpr (requires { model->no_sync(); }) {
-    if (model->group()->size() > 1) micro.require_predecessors(model->micro_batches());
+    if (model->group()->size() > 1) micro.require_predecessors(model->micro_batches(micro.begins()));
     if (!micro.steps()) micro.hold(model->no_sync());
   }
   return micro;

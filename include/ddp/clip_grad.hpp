@@ -15,11 +15,10 @@ namespace ddp {
 /// rank keeps to itself are to be clipped apart, for with them the norm differs between the ranks. With a GradScaler:
 /// after unscale_().
 /// Memory is read once, and written only where something is to be scaled (on a device, where asking would mean to wait
-/// for it, always). A parameter that is named twice, or a gradient that two parameters share, counts once and is scaled
-/// once.
-/// Tensors: any floating-point or complex dtypes, sparse ones too. `norm_type` 0 or more, or infinity for the largest
-/// absolute value. Errors: std::invalid_argument for a negative or undefined max_norm or norm_type; with
-/// `error_if_nonfinite` std::runtime_error for a norm that is not finite, and nothing is changed then.
+/// for it, always). A parameter that is named twice, or a gradient that two parameters share in one shape, counts once
+/// and is scaled once. Tensors: any floating-point or complex dtypes, sparse ones too. `norm_type` 0 or more, or
+/// infinity for the largest absolute value. Errors: std::invalid_argument for a negative or undefined max_norm or
+/// norm_type; with `error_if_nonfinite` std::runtime_error for a norm that is not finite, and nothing is changed then.
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2,
                            bool error_if_nonfinite = false);
 

@@ -113,8 +113,8 @@ class DataParallelCore {
   const ReducerStats& reducer_stats() const;
   /// Every rank has the same gradient of it after a reduction.
   bool averages(const at::Tensor& parameter) const;
-  /// Backwards under no_sync since the last reduction; 0 in a world of one.
-  std::int64_t micro_batches() const;
+  /// Backwards under no_sync since the last reduction; 0 in a world of one. `anew`: none where no gradient is left.
+  std::int64_t micro_batches(bool anew);
   const std::shared_ptr<CommHook>& comm_hook() const noexcept;
   /// In which order gradients are added, as the first steps have shown, for a Checkpoint. Outlives this.
   CheckpointValue reducer_memory() const;

@@ -54,12 +54,13 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   /// How many samples (or tokens) the gradients of the next reduced backward() are a mean of; 0: they do not count.
   /// With no_sync: of all micro-batches together. Errors: std::logic_error without the option weight_by_samples.
   void set_samples(std::int64_t samples) { core_.set_samples(samples); }
-  /// What the next losses are multiplied by, the same on all ranks, else backward() is a GradientError; for GradScaler.
+  /// What the next loss is multiplied by, the same on all ranks, else backward() is a GradientError; for GradScaler.
   void set_loss_scale(float scale) { core_.set_loss_scale(scale); }
   /// The parameter is one whose gradients are averaged: not frozen, not among ignored_parameters.
   bool averages(const torch::Tensor& parameter) const { return core_.averages(parameter); }
-  /// Backwards under no_sync() since the last one that was reduced; 0 in a world of one.
-  std::int64_t micro_batches() const { return core_.micro_batches(); }
+  /// Backwards under no_sync() since the last one that was reduced; 0 in a world of one. `anew`: they are forgotten
+  /// where the gradients are zeroed or gone.
+  std::int64_t micro_batches(bool anew = false) { return core_.micro_batches(anew); }
   /// Switches the copying of buffers before each forward. The same on all ranks.
   void set_broadcast_buffers(bool on) { core_.set_broadcast_buffers(on); }
 

@@ -22,7 +22,9 @@ struct PlotOptions {
   int panel_height = 280;  ///< of each panel with its legend; at least 100
 };
 
-/// On other ranks all calls do nothing; none communicates. A point takes 16 bytes until the end.
+/// On other ranks all calls do nothing; none communicates. A point takes 16 bytes until the end. The picture of a run
+/// that was resumed begins where it was resumed; give it another name, or take the curve from the SummaryWriter's
+/// files.
 ///
 /// Threads: one.
 class Plot {

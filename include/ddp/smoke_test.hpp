@@ -42,10 +42,11 @@ struct SmokeTestOptions {
   std::size_t samples = 100;  ///< the first ones of the dataset
   int ranks = 4;              ///< that smoke_test_on_request() starts where no launcher has
   std::uint64_t seed = 1;
-  /// Unset: gradient descent of rate 0.05, momentum 0.9.
+  /// Unset: gradient descent of rate 0.05, momentum 0.9; for sparse gradients give one without momentum, which no
+  /// checkpoint could keep.
   SmokeOptimizer optimizer = {};
   /// How far losses and weights may lie apart, relative to 1 + their size. Unset: the square root of the parameters'
-  /// machine epsilon, 3.5e-4 in float. With autocast take 0.05.
+  /// machine epsilon, 3.5e-4 in float. With autocast take 0.1.
   std::optional<double> tolerance = std::nullopt;
   /// The wrapped models go through convert_sync_batchnorm() first, and are compared with the whole batch alone.
   bool sync_batch_norm = false;
@@ -143,9 +144,10 @@ SmokeSubject smoke_subject(MakeModel make_model, std::shared_ptr<Dataset> datase
 /// `make_model()` gives a new model: a holder or shared_ptr, with random weights from LibTorch's default generator.
 /// Leave the conversion of batch norms to the option: rank 0 also trains one that communicates with nobody. `dataset`
 /// is one of LibTorch's whose batches are read by index, with all transforms. `loss(model, batch)` is one number, the
-/// mean over the batch; `model` is what make_model() gave, or its wrapper, so take it as `auto&`. Random numbers are
-/// seeded anew in each step. Errors: std::invalid_argument for too few samples (two a rank are needed) or steps; what
-/// model and loss throw.
+/// mean over the batch; `model` is what make_model() gave, or its wrapper, so take it as `auto&`. What model and loss
+/// know of the ranks (WORLD_SIZE, group->size()) they know in the one process as well, so that a factor of it goes
+/// unseen. Random numbers are seeded anew in each step. Errors: std::invalid_argument for too few samples (two a rank
+/// are needed) or steps; what model and loss throw.
 template <class MakeModel, class Dataset, class Loss>
 SmokeReport smoke_test(MakeModel make_model, Dataset dataset, Loss loss, const std::shared_ptr<ProcessGroup>& group,
                        const SmokeTestOptions& options = {}) {

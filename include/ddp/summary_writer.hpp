@@ -58,7 +58,7 @@ class SummaryWriter {
   void add_mean(std::string_view tag, const at::Tensor& values, std::int64_t step, Time time = now());
   /// How the elements are spread, in the buckets of Python's SummaryWriter. Infinities and NaN are left out, which a
   /// warning says once for a tag; without any finite element nothing is written.
-  /// Tensors: any real dtype and shape.
+  /// Tensors: any real dtype and shape; of a sparse one its values.
   void add_histogram(std::string_view tag, const at::Tensor& values, std::int64_t step, Time time = now());
   /// Tensors: [1 or 3, height, width], grey or RGB, of uint8, or of floats from 0 to 1; those beyond are clamped.
   void add_image(std::string_view tag, const at::Tensor& image, std::int64_t step, Time time = now());

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <utility>
@@ -106,8 +107,15 @@ void Reducer::Impl::set_samples(std::uint64_t samples) {
   own_samples_ = samples;
 }
 
-std::int64_t Reducer::Impl::micro_batches() {
+std::int64_t Reducer::Impl::micro_batches(bool anew) {
   const std::lock_guard lock(mutex_);
+  const auto is_zero = [](const at::Tensor& tensor) {
+    return !tensor.grad().defined() || !tensor.grad().any().item<bool>();
+  };
+  if (anew && micro_batches_ > 0 && std::all_of(tensors_.begin(), tensors_.end(), is_zero)) {
+    micro_batches_ = 0;
+    unsynchronised_.assign(unsynchronised_.size(), false);
+  }
   return static_cast<std::int64_t>(micro_batches_);
 }
 
@@ -399,7 +407,7 @@ void Reducer::watch(const at::Tensor& output) { impl_->watch(output); }
 void Reducer::enter_no_sync() { impl_->change_no_sync_depth(1); }
 void Reducer::leave_no_sync() { impl_->change_no_sync_depth(-1); }
 bool Reducer::synchronises() const { return impl_->synchronises(); }
-std::int64_t Reducer::micro_batches() const { return impl_->micro_batches(); }
+std::int64_t Reducer::micro_batches(bool anew) { return impl_->micro_batches(anew); }
 void Reducer::set_loss_scale(float scale) { impl_->set_loss_scale(scale); }
 void Reducer::set_samples(std::uint64_t samples) { impl_->set_samples(samples); }
 bool Reducer::shadow(bool counts) { return impl_->shadow(counts); }

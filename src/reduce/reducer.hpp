@@ -73,13 +73,13 @@ class Reducer {
   void enter_no_sync();
   void leave_no_sync();
   bool synchronises() const;
-  /// Backwards since the last reduction that were not reduced.
-  std::int64_t micro_batches() const;
+  /// Backwards since the last reduction that were not reduced. `anew`: forgets them if they left no gradient but zeros.
+  std::int64_t micro_batches(bool anew);
 
   /// The number of samples behind the next reduction's gradients, with the option weight_by_samples.
   void set_samples(std::uint64_t samples);
-  /// What the losses of the reductions to come were multiplied by on this rank; 0, at first: nothing was said. A
-  /// reduction of ranks that said different things is void, a GradientError.
+  /// What the loss of the next reduction was multiplied by on this rank; it counts for one. A reduction of ranks that
+  /// said different things, or of which some said nothing, is void, a GradientError.
   void set_loss_scale(float scale);
 
   /// Collective, with the other ranks' backward() or shadow(). One reduction by a rank that has left its loop: it adds

@@ -34,7 +34,7 @@ class Reducer::Impl {
   void watch(const at::Tensor& output) { hooks_->watch(output); }
   void change_no_sync_depth(int by) { no_sync_depth_ += by; }
   bool synchronises() const { return no_sync_depth_ == 0; }
-  std::int64_t micro_batches();
+  std::int64_t micro_batches(bool anew);
   void set_samples(std::uint64_t samples);
   void set_loss_scale(float scale);
   bool shadow(bool counts);
@@ -137,7 +137,7 @@ class Reducer::Impl {
   int no_sync_depth_ = 0;
   std::uint64_t micro_batches_ = 0;           // backwards under no_sync since the last reduction
   std::optional<std::uint64_t> own_samples_;  // of the next round
-  float own_scale_ = 0;                       // of the losses; 0: unknown
+  float own_scale_ = 0;                       // of the next round's loss; 0: nothing was said
   bool is_shadow_ = false;                    // this round is one of a rank that has left its loop
   std::string fault_;                         // what went wrong on this rank in this round
   std::exception_ptr broken_by_;

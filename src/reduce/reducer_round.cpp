@@ -97,7 +97,7 @@ void Reducer::Impl::complete_round() {
   record_->set(samples_, weight_.own());
   record_->set(micro_, std::min<std::uint64_t>(micro_batches_, 0xFFFF));
   record_->set(stop_, comm::stop_wish_to_tell());
-  record_->set(scale_, std::bit_cast<std::uint32_t>(own_scale_));
+  record_->set(scale_, std::bit_cast<std::uint32_t>(std::exchange(own_scale_, 0)));
   record_->write(record_values_.mutable_data_ptr<float>());
   carrier().copy_(record_values_);
   queue_->close();

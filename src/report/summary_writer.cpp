@@ -150,7 +150,7 @@ void SummaryWriter::add_histogram(std::string_view tag, const at::Tensor& values
   check(values.defined(), tag, "the tensor is undefined (a parameter without a gradient?)");
   check(!values.is_complex(), tag, "a histogram needs real numbers");
   if (!writes()) return;
-  const auto histogram = histogram_of(values);
+  const auto histogram = histogram_of(values.is_sparse() ? values.detach().coalesce().values() : values);
   impl_->warn_of(histogram, tag);
   if (histogram.finite() > 0) impl_->put(report::histogram_event(stamp_of(step, time), tag, histogram));
 }

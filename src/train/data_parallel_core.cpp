@@ -329,7 +329,9 @@ bool DataParallelCore::averages(const at::Tensor& parameter) const {
   return impl_->group->size() == 1 || impl_->averaged.count(parameter.unsafeGetTensorImpl()) > 0;
 }
 
-std::int64_t DataParallelCore::micro_batches() const { return impl_->reducer ? impl_->reducer->micro_batches() : 0; }
+std::int64_t DataParallelCore::micro_batches(bool anew) {
+  return impl_->reducer ? impl_->reducer->micro_batches(anew) : 0;
+}
 
 void DataParallelCore::watch(const at::Tensor& output) {
   if (impl_->reducer) impl_->reducer->watch(output);

@@ -6,7 +6,9 @@
 #include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <stdexcept>
@@ -23,6 +25,9 @@
 namespace ddp {
 namespace {
 
+// The least whose reciprocal is finite, which gradients are multiplied by.
+constexpr float kLeastScale = std::numeric_limits<float>::min();
+
 void require(bool is_right, const char* name, double value, const char* wanted) {
   if (is_right) return;
   std::ostringstream text;
@@ -31,8 +36,8 @@ void require(bool is_right, const char* name, double value, const char* wanted) 
 }
 
 void require_usable(const GradScalerOptions& options) {
-  require(options.init_scale > 0 && std::isfinite(static_cast<float>(options.init_scale)), "init_scale",
-          options.init_scale, "a float above 0");
+  const auto scale = static_cast<float>(options.init_scale);
+  require(scale >= kLeastScale && std::isfinite(scale), "the scale", options.init_scale, "a normal float above 0");
   require(options.growth_factor > 1 && std::isfinite(options.growth_factor), "growth_factor", options.growth_factor,
           "more than 1");
   require(options.backoff_factor > 0 && options.backoff_factor < 1, "backoff_factor", options.backoff_factor,
@@ -138,13 +143,13 @@ void GradScaler::update() {
   if (!options_.dynamic) return;
   if (found_inf)
     back_off();
-  else if (++growth_tracker_ == options_.growth_interval)
+  else if (++growth_tracker_ >= options_.growth_interval)
     grow();
 }
 
 void GradScaler::back_off() {
   const bool was_above_one = scale_ >= 1;
-  scale_ = static_cast<float>(scale_ * options_.backoff_factor);
+  scale_ = std::max(kLeastScale, static_cast<float>(scale_ * options_.backoff_factor));
   growth_tracker_ = 0;
   if (was_above_one && scale_ < 1)
     log::warn(
@@ -182,7 +187,9 @@ CheckpointValue GradScaler::state() {
             loaded.backoff_factor = place.at("backoff_factor").number();
             loaded.growth_interval = place.at("growth_interval").integer();
             require_usable(loaded);
-            return [this, loaded, tracker = place.at("_growth_tracker").integer()] {
+            const auto tracker = place.at("_growth_tracker").integer();
+            require(tracker >= 0, "_growth_tracker", static_cast<double>(tracker), "0 or more");
+            return [this, loaded, tracker] {
               options_ = loaded;
               scale_ = static_cast<float>(loaded.init_scale);
               growth_tracker_ = tracker;

@@ -28,9 +28,6 @@ namespace {
 
 using namespace smoke;
 
-// Both are means over the same samples, in other portions.
-constexpr double kSameLoss = 1e-5;
-
 // Less is no fall: rounding and the order of the samples move the loss, too.
 constexpr double kFall = 1e-3;
 
@@ -65,18 +62,25 @@ bool all_agree(bool own, ProcessGroup& group) {
   return flag.item<int>() == 1;
 }
 
+// NaN is equal to itself here.
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return at::equal(a.contiguous().view({-1}).view(at::kByte), b.contiguous().view({-1}).view(at::kByte));
+}
+
 SmokeVerdict replicas_are_equal(const std::vector<at::Tensor>& weights, ProcessGroup& group) {
   bool same = true;
   for (const auto& tensor : weights) {
     auto of_rank_0 = tensor.clone();
     group.broadcast(of_rank_0, 0, {.label = "weights of rank 0"});
-    same &= at::equal(of_rank_0, tensor);
+    same &= same_bits(of_rank_0, tensor);
   }
   same = all_agree(same, group);
   return {same, same ? "the weights are equal to the bit on all ranks" : "the weights are NOT equal on all ranks"};
 }
 
 SmokeVerdict loss_falls(const std::vector<double>& losses) {
+  for (std::size_t step = 0; step < losses.size(); ++step)
+    if (!std::isfinite(losses[step])) return {false, fmt::format("the loss is {} in step {}", losses[step], step)};
   const auto part = static_cast<std::ptrdiff_t>(std::max<std::size_t>(1, losses.size() / 4));
   const auto first = std::accumulate(losses.begin(), losses.begin() + part, 0.0) / static_cast<double>(part);
   const auto last = std::accumulate(losses.end() - part, losses.end(), 0.0) / static_cast<double>(part);
@@ -87,9 +91,8 @@ SmokeVerdict loss_falls(const std::vector<double>& losses) {
 
 SmokeVerdict goes_on(const std::vector<at::Tensor>& straight, const std::vector<at::Tensor>& resumed, std::size_t step,
                      ProcessGroup& group) {
-  const bool same = all_agree(std::equal(straight.begin(), straight.end(), resumed.begin(), resumed.end(),
-                                         [](const auto& one, const auto& other) { return at::equal(one, other); }),
-                              group);
+  const bool same =
+      all_agree(std::equal(straight.begin(), straight.end(), resumed.begin(), resumed.end(), same_bits), group);
   return {same, fmt::format("a new model that goes on from a checkpoint of step {} ends with {}", step,
                             same ? "the same bits" : "OTHER weights")};
 }
@@ -113,19 +116,14 @@ Evaluation evaluate(Trial& trial, const Plan& plan, ProcessGroup& group) {
   return {mean_loss.compute(group), std::get<0>(counted.sort())};
 }
 
-SmokeVerdict counts_each_once(const Evaluation& of_ranks, Trial& one_process, const Plan& plan) {
-  Samples all(plan.samples);
-  std::iota(all.begin(), all.end(), std::size_t{0});
-  double sum = 0;
-  for (const auto& [loss, samples] : one_process.evaluate(all, plan.batch))
-    sum += loss.item<double>() * static_cast<double>(samples);
-  const auto loss = sum / static_cast<double>(plan.samples);
+SmokeVerdict judged(const Evaluation& of_ranks, const Plan& plan, const Comparison& comparison) {
+  std::vector<Samples> portions;
+  for (int rank = 0; rank < plan.ranks; ++rank)
+    portions.push_back(
+        DistributedSampler(plan.samples, {.num_replicas = plan.ranks, .rank = rank, .shuffle = false, .pad = false})
+            .indices());
   const bool once = at::equal(of_ranks.counted, at::arange(static_cast<std::int64_t>(plan.samples), at::kLong));
-  const bool same = std::abs(of_ranks.loss - loss) <= kSameLoss * (1 + std::abs(loss));
-  return {once && same,
-          fmt::format("the evaluation {} each of the {} samples once; its loss is {:.6f}, {} one process {:.6f}{}",
-                      once ? "counts" : "does NOT count", plan.samples, of_ranks.loss, same ? "in" : "but in", loss,
-                      once && !same ? ": the loss of a batch is not the mean of its samples' losses" : "")};
+  return comparison.evaluation(of_ranks.loss, portions, once);
 }
 
 // What the ranks do together.
@@ -171,9 +169,7 @@ void compare(const SmokeSubject& subject, const SmokeTestOptions& options, const
   if (!options.sync_batch_norm) report.verdicts.push_back(comparison.in_turn());  // it has no whole batch to look at
   report.verdicts.push_back(comparison.as_a_whole(report.one_process));
   report.verdicts.insert(report.verdicts.end(), together.verdicts.begin(), together.verdicts.end());
-  Trial one_process(subject, nullptr, options);
-  one_process.set_tensors(together.run.end);
-  report.verdicts.push_back(counts_each_once(together.evaluation, one_process, plan));
+  report.verdicts.push_back(judged(together.evaluation, plan, comparison));
   report.passed = std::all_of(report.verdicts.begin(), report.verdicts.end(),
                               [](const SmokeVerdict& verdict) { return verdict.passed; });
 }
@@ -201,10 +197,10 @@ SmokeReport smoke_test(const SmokeSubject& subject, const std::shared_ptr<Proces
 }
 
 std::string SmokeReport::text() const {
-  std::string text = fmt::format("{:>6} {:>14} {:>14} {:>12}\n", "step", "one process", "all ranks", "difference");
+  std::string text = fmt::format("{:>6} {:>14} {:>14} {:>12}\n", "step", "one process", "all ranks", "relative gap");
   for (std::size_t step = 0; step < ranks.size(); ++step)
     text += fmt::format("{:>6} {:>14.6f} {:>14.6f} {:>12.1e}\n", step, one_process[step], ranks[step],
-                        ranks[step] - one_process[step]);
+                        gap(ranks[step], one_process[step]));
   for (const auto& verdict : verdicts) text += (verdict.passed ? "ok    " : "FAIL  ") + verdict.text + '\n';
   const auto failed = std::count_if(verdicts.begin(), verdicts.end(), [](const auto& one) { return !one.passed; });
   return text + (failed == 0 ? "passed\n" : fmt::format("{} of {} FAILED\n", failed, verdicts.size()));

@@ -141,6 +141,9 @@ std::int64_t values_at_least(const at::Tensor& input, const BatchMoments& moment
 
 at::Tensor synced_batch_norm(const at::Tensor& input, const NormTensors& tensors, const NormNumbers& numbers,
                              const std::shared_ptr<ProcessGroup>& group) {
+  if (!input.is_floating_point())
+    throw std::logic_error(std::string("ddp: a synchronised batch norm takes real floating-point numbers, not ") +
+                           c10::toString(input.scalar_type()));
   const WithoutAutocast no_autocast;
   auto by = c10::make_intrusive<Normalisation>();
   {

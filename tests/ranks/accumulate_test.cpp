@@ -90,6 +90,28 @@ TEST(Accumulate, RefusesToGoOnInTheMiddleOfAStep) {
   });
 }
 
+TEST(Accumulate, BeginsAnewOnceWhatWasThereIsZeroed) {
+  run_ranks(2, [](const Group& group) {
+    Perceptron net, reference;
+    DistributedDataParallel model(net, group);
+    const auto batch = Batch::of_step(0, 4);
+    const auto mine = batch.of_rank(group->rank(), 2);
+    for (const bool set_to_none : {true, false}) {
+      accumulate(model, 1, 2).backward(squared_error(model(mine.input), mine.target));
+      EXPECT_THROW(static_cast<void>(accumulate(model, 1, 2)), std::logic_error);
+      net->zero_grad(set_to_none);
+      for (const int number : {1, 2}) {
+        auto micro = accumulate(model, number, 2);
+        micro.backward(squared_error(model(mine.input), mine.target));
+      }
+      reference->zero_grad();
+      squared_error(reference(batch.input), batch.target).backward();
+      expect_same_gradients(*net, *reference);
+      net->zero_grad();
+    }
+  });
+}
+
 std::string said_over(const Group& group, bool zeroes, bool under_no_sync) {
   ::testing::internal::CaptureStderr();
   Perceptron net;

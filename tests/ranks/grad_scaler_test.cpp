@@ -164,6 +164,17 @@ TEST(GradScaler, ThatOnlyOneRankUsesIsAnErrorOnAll) {
   });
 }
 
+TEST(GradScaler, ThatOneRankForgetsInALaterStepIsAnErrorOnAll) {
+  run_ranks(2, [](const Group& group) {
+    DistributedDataParallel model(Weights(), group);
+    GradScaler scaler(model);
+    const auto loss = [&] { return model(torch::ones({4}, torch::kDouble)); };
+    scaler.scale(loss()).backward();
+    const auto text = gradient_error([&] { (group->rank() == 0 ? scaler.scale(loss()) : loss() * 65536).backward(); });
+    expect_contains(text, {"by 65536 on rank 0", "not at all on rank 1"});
+  });
+}
+
 // R38's neighbour: ranks leave their loops at different steps, one of which was skipped.
 TEST(GradScaler, StaysTheSameWithJoin) {
   run_ranks(3, [](const Group& group) {

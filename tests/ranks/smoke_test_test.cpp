@@ -107,6 +107,49 @@ TEST(SmokeTest, FindsThatDropoutExplainsADifference) {
   });
 }
 
+TEST(SmokeTest, TellsOfABatchNormThatSeesTheBatchInEvaluationToo) {
+  const auto make = [] {
+    return torch::nn::Sequential(torch::nn::Linear(8, 12),
+                                 torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(12).track_running_stats(false)),
+                                 torch::nn::Linear(12, 4));
+  };
+  const auto loss = [](auto& model, auto& batch) { return (model->forward(batch.data) - batch.target).pow(2).mean(); };
+  run_ranks(3, [&](const Group& group) {
+    const auto report = smoke_test(make, points(100), loss, group);
+    EXPECT_TRUE(report.passed) << report.text();
+    if (group->rank() == 0)
+      expect_contains(report.text(),
+                      {"other reasons cannot be ruled out", "as BatchNorm without running statistics does"});
+  });
+}
+
+TEST(SmokeTest, TellsOfRandomNumbersInTheData) {
+  run_ranks(2, [](const Group& group) {
+    const auto noisy = [](auto& model, auto& batch) {
+      return (model(batch.data + torch::randn_like(batch.data) / 4) - batch.target).pow(2).mean();
+    };
+    const auto report = smoke_test([] { return Net(); }, points(90), noisy, group);
+    EXPECT_TRUE(report.passed) << report.text();
+    if (group->rank() == 0)
+      expect_contains(report.text(), {"draws random numbers", "ok    2 ranks do what one process does"});
+  });
+}
+
+TEST(SmokeTest, JudgesHalfTypesByTheirRounding) {
+  run_ranks(3, [](const Group& group) {
+    const auto make = [] {
+      torch::nn::Linear net(8, 4);
+      net->to(torch::kBFloat16);
+      return net;
+    };
+    const auto loss = [](auto& model, auto& batch) {
+      return (model(batch.data.to(torch::kBFloat16)).to(torch::kFloat) - batch.target).pow(2).mean();
+    };
+    const auto report = smoke_test(make, points(100), loss, group);
+    EXPECT_TRUE(report.passed) << report.text();
+  });
+}
+
 TEST(SmokeTest, NamesALossThatIsASum) {
   run_ranks(3, [](const Group& group) {
     const auto sum = [](auto& model, auto& batch) { return (model(batch.data) - batch.target).pow(2).sum() / 50; };
@@ -115,7 +158,7 @@ TEST(SmokeTest, NamesALossThatIsASum) {
     if (group->rank() != 0) return;
     EXPECT_EQ(failed(report), 2u) << report.text();
     expect_contains(report.text(), {"FAIL  one process", "3.00 times theirs, so the loss is a sum",
-                                    "samples once; its loss", "but in one process", "2 of 6 FAILED"});
+                                    "in other portions: the loss of a batch is not the mean", "2 of 6 FAILED"});
   });
 }
 
@@ -137,10 +180,10 @@ TEST(SmokeTest, NamesALossThatDoesNotFallAndOneThatIsNotFinite) {
                           return std::make_unique<torch::optim::SGD>(std::move(parameters), rate);
                         }});
     };
-    for (const double rate : {3.0, 1e9}) {
+    for (const auto& [rate, words] : {std::pair{3.0, "FAIL  the loss does NOT fall"}, {1e18, "FAIL  the loss is "}}) {
       const auto report = with_rate(rate);
       EXPECT_FALSE(report.passed) << rate;
-      if (group->rank() == 0) expect_contains(report.text(), {"FAIL  the loss does NOT fall"});
+      if (group->rank() == 0) expect_contains(report.text(), {words, "ok    the weights are equal"});
     }
   });
 }

@@ -14,6 +14,7 @@
 #include "support/one_process.hpp"
 #include "support/ranks.hpp"
 #include "support/text.hpp"
+#include "support/thrown.hpp"
 #include "support/training.hpp"
 
 namespace ddp {
@@ -214,6 +215,29 @@ TEST(SyncBatchNorm, ComputesHalfTypesInFloat32) {
       EXPECT_TRUE(close(norm->running_mean.to(torch::kDouble), whole->running_mean, 1e-6));
       EXPECT_TRUE(same_on_all_ranks(*group, norm->running_mean));
     }
+  });
+}
+
+TEST(SyncBatchNorm, RefusesNumbersThatBatchNormRefuses) {
+  run_ranks(2, [](const Group& group) {
+    SyncBatchNorm norm(BatchNormOptions(2), group);
+    for (const auto dtype : {torch::kLong, torch::kComplexFloat})
+      EXPECT_THROW(norm(torch::ones({4, 2}, dtype)), std::logic_error) << dtype;
+  });
+}
+
+TEST(SyncBatchNorm, NamesRanksWhoseInputsOrChannelsDiffer) {
+  run_ranks(3, [](const Group& group) {
+    const auto is_last = group->rank() == 2;
+    SyncBatchNorm norm(BatchNormOptions(2), group), other(BatchNormOptions(is_last ? 3 : 2), group);
+    const auto text_of = [&](auto& layer, const torch::Tensor& input) {
+      return error_of<std::logic_error>([&] { layer(input); });
+    };
+    expect_contains(text_of(norm, torch::ones({4, 2}).requires_grad_(!is_last)),
+                    {"requires a gradient on some ranks only", "on rank 0 and on rank 2"});
+    expect_contains(text_of(other, torch::ones({4, is_last ? 3 : 2})),
+                    {"has 2 and 3 channels on rank 0 and on rank 2"});
+    EXPECT_TRUE(norm(torch::ones({4, 2})).defined());
   });
 }
 

@@ -10,11 +10,24 @@
 #include "support/text.hpp"
 #include "support/thrown.hpp"
 #include "support/training.hpp"
+#include "unit/log_heard.hpp"
 
 namespace ddp {
 namespace {
 
 using namespace ddp::testing;
+
+// The first one here: it is said once a process.
+TEST(Accumulate, SaysOnceThatTheLossesOwnBackwardDoesNotDivide) {
+  const auto said = heard([] {
+    torch::nn::Linear net(1, 1);
+    for (const int number : {1, 2}) {
+      const auto micro = accumulate(net, number, 2);
+      net(torch::ones({1, 1})).sum().backward();
+    }
+  });
+  EXPECT_EQ(count(said, "call micro.backward(loss)"), 1) << said;
+}
 
 std::string steps_and_divisors(std::int64_t per_step, std::int64_t batches, bool is_total_known) {
   std::string text;

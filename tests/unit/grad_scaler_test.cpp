@@ -76,6 +76,14 @@ TEST(GradScaler, GrowsAfterAnIntervalWithoutOneAndNotBeyondFloat) {
   EXPECT_EQ(largest.current_scale(), std::numeric_limits<float>::max());
 }
 
+TEST(GradScaler, DoesNotFallToWhereNothingCanBeUnscaled) {
+  Weight weight;
+  GradScaler scaler({.init_scale = 1e-37, .backoff_factor = 0.1});
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(weight.step(scaler, kInfinity));
+  EXPECT_TRUE(weight.step(scaler));
+  EXPECT_TRUE(torch::allclose(weight.value.detach(), torch::full({2}, -1.0F))) << weight.value;
+}
+
 TEST(GradScaler, ThatIsFixedSkipsAndKeepsItsScale) {
   Weight weight;
   GradScaler scaler({.init_scale = 16, .growth_interval = 1, .dynamic = false});
@@ -175,6 +183,7 @@ TEST(GradScaler, LeavesAFixedOneAndTheStateOfNoneAlone) {
 TEST(GradScaler, RefusesOptionsThatMakeNoSense) {
   for (const auto& options : {GradScalerOptions{.init_scale = 0},
                               {.init_scale = 1e60},
+                              {.init_scale = 1e-60},
                               {.growth_factor = 1},
                               {.backoff_factor = 1},
                               {.backoff_factor = 0},

@@ -26,7 +26,7 @@ inline std::string heard_from(int processes, const std::function<void(int index)
     if (child == 0) {
       alarm(30);
       dup2(ends[1], STDERR_FILENO);
-      close(ends[0]);
+      ::close(ends[0]);
       try {
         speak(i);
       } catch (const std::exception& error) {  // else the child would go on with the tests
@@ -37,11 +37,11 @@ inline std::string heard_from(int processes, const std::function<void(int index)
     }
     children.push_back(child);
   }
-  close(ends[1]);
+  ::close(ends[1]);
   std::string text;
   char buffer[65536];
   for (ssize_t size; (size = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(size));
-  close(ends[0]);
+  ::close(ends[0]);
   for (const pid_t child : children) {
     int status = 0;
     waitpid(child, &status, 0);

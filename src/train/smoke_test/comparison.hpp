@@ -24,12 +24,21 @@ class Comparison {
   SmokeVerdict in_turn() const;
   /// One that takes them as a whole; its losses are kept in `curve`.
   SmokeVerdict as_a_whole(std::vector<double>& curve) const;
+  /// Its evaluation of the end's weights beside the mean `loss` of the ranks', each of which had its `portions` in
+  /// turn; `once`: they counted each sample once.
+  SmokeVerdict evaluation(double loss, const std::vector<Samples>& portions, bool once) const;
 
  private:
   using Train = void (Trial::*)(const Plan&, Mode);
-  Trial trained(Train train, Mode mode) const;
-  double gap_without(Mode mode) const;
-  SmokeVerdict explained(const std::vector<double>& curve, double gap) const;
+  struct Trained {
+    std::vector<double> losses;
+    std::vector<at::Tensor> tensors;
+  };
+  Trained trained(Train train, Mode mode, const std::vector<at::Tensor>& start) const;
+  bool alike(const Trained& one, const Trained& other, Train train, Mode mode) const;
+  bool alike_without(Mode mode) const;
+  bool is_random() const;
+  SmokeVerdict explained(const std::vector<double>& curve) const;
 
   const SmokeSubject& subject_;
   const SmokeTestOptions& options_;
@@ -38,7 +47,8 @@ class Comparison {
   double tolerance_;
 };
 
-/// The largest |a - b| / (1 + |b|); infinite where one is not finite.
+/// |a - b| / (1 + |b|), infinite where one is not finite; the largest of several.
+double gap(double a, double b);
 double largest_gap(const std::vector<double>& a, const std::vector<double>& b);
 double largest_gap(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);
 

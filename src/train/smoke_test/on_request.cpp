@@ -15,15 +15,14 @@ namespace {
 constexpr int kStepsOfTheLongForm = 50;
 
 // This process is a rank already, and not one that waits for the call of spawn() below.
-bool has_ranks() {
-  return !start::SpawnTicket::of_this_process() && Environment::from_variables().source != "none";
-}
+bool has_ranks() { return !start::SpawnTicket::of_this_process() && Environment::from_variables().source != "none"; }
 
 // In a process that ends in it.
 void check(const std::function<SmokeSubject(at::Device)>& subject, const SmokeTestOptions& options) {
   const auto group = init_process_group();
   const auto report = smoke_test(subject(group->device()), group, options);
-  if (group->rank() == 0) std::fputs(report.text().c_str(), stdout);
+  if (group->rank() != 0) return;  // one rank's exit code is the job's
+  std::fputs(report.text().c_str(), stdout);
   if (report.passed) return;
   group->shutdown();
   std::exit(EXIT_FAILURE);

@@ -43,6 +43,13 @@ bool has_batch_norm(torch::nn::Module& module) {
   return std::any_of(modules.begin(), modules.end(), [](const auto& part) { return is_batch_norm(*part); });
 }
 
+bool has_untracked_batch_norm(torch::nn::Module& module) {
+  const auto modules = module.modules();
+  return std::any_of(modules.begin(), modules.end(), [](const auto& part) {
+    return is_batch_norm(*part) && part->named_buffers(/*recurse=*/false).is_empty();
+  });
+}
+
 Trial::Trial(const SmokeSubject& subject, const std::shared_ptr<ProcessGroup>& group, const SmokeTestOptions& options)
     : seed_(options.seed),
       replica_(seeded_replica(subject, group, seed_)),
@@ -106,6 +113,12 @@ void Trial::train_as_a_whole(const Plan& plan, Mode mode) {
   }
 }
 
+bool Trial::draws_random_numbers(const Samples& samples) {
+  const at::NoGradGuard no_grad;
+  set_mode(Mode::evaluation);
+  return loss_of(samples, 0, 0).item<double>() != loss_of(samples, 1, 0).item<double>();
+}
+
 std::vector<Trial::Portion> Trial::evaluate(const Samples& samples, std::size_t batch) {
   const at::NoGradGuard no_grad;
   set_mode(Mode::evaluation);
@@ -114,6 +127,7 @@ std::vector<Trial::Portion> Trial::evaluate(const Samples& samples, std::size_t 
     const auto last = std::min(samples.size(), first + batch);
     const Samples portion(samples.begin() + static_cast<std::ptrdiff_t>(first),
                           samples.begin() + static_cast<std::ptrdiff_t>(last));
+    torch::manual_seed(seed_ + portion.front());
     portions.push_back({replica_.loss(portion), static_cast<std::int64_t>(portion.size())});
   }
   return portions;

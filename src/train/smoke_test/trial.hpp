@@ -31,12 +31,14 @@ class Trial {
   void train_in_turn(const Plan& plan, Mode mode);
   /// In one process, the batches of all ranks as one.
   void train_as_a_whole(const Plan& plan, Mode mode);
+  /// With equal weights, in evaluation, `samples` have another loss with other random numbers.
+  bool draws_random_numbers(const Samples& samples);
   /// A mean loss, and of how many samples.
   struct Portion {
     at::Tensor loss;
     std::int64_t samples;
   };
-  /// The losses of `samples`, in portions of `batch`, in evaluation.
+  /// The losses of `samples`, in portions of `batch`, in evaluation. Random numbers depend on the portion alone.
   std::vector<Portion> evaluate(const Samples& samples, std::size_t batch);
 
   void save(const std::filesystem::path& path, std::size_t step);
@@ -62,5 +64,7 @@ class Trial {
 
 /// Any of LibTorch's that normalise over the batch.
 bool has_batch_norm(torch::nn::Module& module);
+/// One that does so in evaluation, too: without running statistics.
+bool has_untracked_batch_norm(torch::nn::Module& module);
 
 }  // namespace ddp::smoke
