@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 
 #include <stdexcept>
 #include <string>
@@ -51,9 +50,8 @@ at::ScalarType computed_in(at::ScalarType dtype) { return dtype == at::kDouble ?
 at::Tensor BatchMoments::unbiased_variance() const { return variance * (count / (count - 1).clamp_min(1)); }
 
 // Chan, Golub and LeVeque's rule for several samples: nothing cancels where means are large.
-BatchMoments batch_moments(const at::Tensor& input, ProcessGroup& group) {
+BatchMoments batch_moments(const at::Tensor& input, bool requires_gradient, ProcessGroup& group) {
   const auto channels = input.size(1);
-  const bool requires_gradient = at::GradMode::is_enabled() && input.requires_grad();
   const auto of_ranks =
       group.all_gather(own_moments(input.detach(), requires_gradient), {.label = "batch norm's forward"});
   require_same_norm(of_ranks);

@@ -22,9 +22,10 @@ struct BatchMoments {
   at::Tensor unbiased_variance() const;
 };
 
-/// Collective. Of `input` [batch, channels, ...], without its gradient. Errors: std::logic_error, on all ranks, where
-/// they have other numbers of channels, or (told on the CPU alone, where nobody waits for it) where the input requires
-/// a gradient on some ranks only, whose backward the others would not take part in.
-BatchMoments batch_moments(const at::Tensor& input, ProcessGroup& group);
+/// Collective. Of `input` [batch, channels, ...], through which a backward() goes if `requires_gradient`. Errors:
+/// std::logic_error, on all ranks, where they have other numbers of channels, or (told on the CPU alone, where nobody
+/// waits for it) where the input requires a gradient on some ranks only, whose backward the others would not take part
+/// in.
+BatchMoments batch_moments(const at::Tensor& input, bool requires_gradient, ProcessGroup& group);
 
 }  // namespace ddp

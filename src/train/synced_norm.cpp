@@ -145,10 +145,11 @@ at::Tensor synced_batch_norm(const at::Tensor& input, const NormTensors& tensors
     throw std::logic_error(std::string("ddp: a synchronised batch norm takes real floating-point numbers, not ") +
                            c10::toString(input.scalar_type()));
   const WithoutAutocast no_autocast;
+  const bool requires_gradient = at::GradMode::is_enabled() && input.requires_grad();
   auto by = c10::make_intrusive<Normalisation>();
   {
     const at::NoGradGuard no_grad;
-    const auto moments = batch_moments(input, *group);
+    const auto moments = batch_moments(input, requires_gradient, *group);
     const auto values = values_at_least(input, moments);
     if (values == 1)
       throw std::logic_error(
