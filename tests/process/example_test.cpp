@@ -72,8 +72,8 @@ class Example : public ::testing::Test {
   TempFolder folder_;
 };
 
-/// The run's scalars and picture, of so many writers.
-void expect_logs(const std::filesystem::path& folder, int writers) {
+/// The run's scalars and picture, of so many writers, which wrote at least so many losses.
+void expect_logs(const std::filesystem::path& folder, int writers, int losses) {
   int event_files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     event_files += entry.path().filename().string().starts_with("events.out.tfevents.") ? 1 : 0;
@@ -82,7 +82,7 @@ void expect_logs(const std::filesystem::path& folder, int writers) {
   const auto scalars = contents(folder / "scalars.csv");
   EXPECT_EQ(count(scalars, "wall_time,step,tag,value\n"), 1);
   EXPECT_EQ(count(scalars, ",469,accuracy,0."), 1);
-  EXPECT_GE(count(scalars, ",loss,"), 10) << scalars;
+  EXPECT_GE(count(scalars, ",loss,"), losses) << scalars;
   EXPECT_TRUE(contents(folder / "curves.png").starts_with("\x89PNG"));
 }
 
@@ -100,7 +100,7 @@ TEST_F(Example, EndsAtItsTargetAndReportsTimeAndThroughput) {
   EXPECT_EQ(count(run.text(), "accuracy on the 10,000 test images"), 1) << run.text();
   EXPECT_EQ(count(run.text(), ": target after "), 1) << run.text();
   EXPECT_EQ(count(run.text(), " samples/s, scaling efficiency "), 1) << run.text();
-  expect_logs(logs("straight"), 1);
+  expect_logs(logs("straight"), 1, 10);
 }
 
 TEST_F(Example, PassesItsCheck) {
@@ -135,7 +135,7 @@ TEST_F(Example, KilledAndThenAskedToStopInsideAnEpochItGoesOnToTheBit) {
   EXPECT_EQ(count(resumed.text(), " of 469 loss "), (469 - step + 49) / 50);
   EXPECT_TRUE(checkpoint("resumed") == checkpoint("straight")) << "the files differ";
   EXPECT_FALSE(contains(resumed.text(), "target after"));
-  expect_logs(logs("resumed"), 3);
+  expect_logs(logs("resumed"), 3, 2 + (469 - step + 49) / 50);  // what the killed one had not flushed is gone
 }
 
 /// The numbers that stand behind `word` in the text.
