@@ -99,6 +99,16 @@ TEST(SmokeTest, ShowsThatASynchronisedBatchNormIsThatOfTheWholeBatch) {
   });
 }
 
+TEST(SmokeTest, IsNotMisledByRoundingThatGrowsBeyondTheTolerance) {
+  run_ranks(3, [](const Group& group) {
+    const auto report = smoke_test([] { return Net(true); }, points(100), mean_square, group,
+                                   {.steps = 50, .tolerance = 1e-9, .sync_batch_norm = true});
+    if (group->rank() == 0)
+      expect_contains(report.text(),
+                      {"ok    one process on the whole batch", "as they do by rounding alone in this model"});
+  });
+}
+
 TEST(SmokeTest, FindsThatDropoutExplainsADifference) {
   run_ranks(2, [](const Group& group) {
     const auto report = smoke_test([] { return Net(false, 0.3); }, points(100), mean_square, group);

@@ -43,13 +43,13 @@ double sum_of(const std::vector<Trial::Portion>& portions) {
   return sum;
 }
 
-// Half of the digits are left to rounding.
-double tolerance_for(const std::vector<at::Tensor>& tensors, const SmokeTestOptions& options) {
+// The coarsest of them.
+double epsilon_of(const std::vector<at::Tensor>& tensors) {
   double epsilon = 0;
   for (const auto& tensor : tensors)
     if (tensor.is_floating_point() || tensor.is_complex())
       epsilon = std::max(epsilon, machine_epsilon(tensor.scalar_type()));
-  return options.tolerance.value_or(std::sqrt(epsilon));
+  return epsilon;
 }
 
 }  // namespace
@@ -79,7 +79,8 @@ Comparison::Comparison(const SmokeSubject& subject, const SmokeTestOptions& opti
       options_(options),
       plan_(plan),
       ranks_(ranks),
-      tolerance_(tolerance_for(ranks.start, options)) {}
+      epsilon_(epsilon_of(ranks.start)),
+      tolerance_(options.tolerance.value_or(std::sqrt(epsilon_))) {}  // half of the digits are left to rounding
 
 Comparison::Trained Comparison::trained(Train train, Mode mode, const std::vector<at::Tensor>& start) const {
   Trial trial(subject_, nullptr, options_);
@@ -95,7 +96,7 @@ bool Comparison::alike(const Trained& one, const Trained& other, Train train, Mo
   const auto weights_gap = of_weights(one.tensors, other.tensors);
   if (std::max(largest_gap(one.losses, other.losses), weights_gap) <= tolerance_) return true;
   const auto straight = trained(train, mode, ranks_.start);
-  const auto moved = trained(train, mode, moved_by(ranks_.start, tolerance_ * tolerance_));
+  const auto moved = trained(train, mode, moved_by(ranks_.start, std::max(epsilon_, tolerance_ * tolerance_)));
   double rounding = 0;
   for (std::size_t step = 0; step < one.losses.size(); ++step) {
     rounding = std::max(rounding, gap(moved.losses[step], straight.losses[step]));

@@ -44,6 +44,7 @@ class Comparison {
   const SmokeTestOptions& options_;
   const Plan& plan_;
   const RanksRun& ranks_;
+  double epsilon_;  // of the weights
   double tolerance_;
 };
 
