@@ -4,8 +4,15 @@
 
 #include <exception>
 
+#include "base/formatted.hpp"
 #include "base/log_speaker.hpp"
 #include "ddp/log.hpp"
+
+namespace ddp {
+
+std::string vformatted(fmt::string_view format, fmt::format_args arguments) { return fmt::vformat(format, arguments); }
+
+}  // namespace ddp
 
 namespace ddp::log {
 namespace {

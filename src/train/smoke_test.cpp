@@ -4,7 +4,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "base/formatted.hpp"
 #include "ddp/distributed_metric.hpp"
 #include "ddp/distributed_sampler.hpp"
 #include "train/smoke_test/comparison.hpp"
@@ -80,21 +80,21 @@ SmokeVerdict replicas_are_equal(const std::vector<at::Tensor>& weights, ProcessG
 
 SmokeVerdict loss_falls(const std::vector<double>& losses) {
   for (std::size_t step = 0; step < losses.size(); ++step)
-    if (!std::isfinite(losses[step])) return {false, fmt::format("the loss is {} in step {}", losses[step], step)};
+    if (!std::isfinite(losses[step])) return {false, formatted("the loss is {} in step {}", losses[step], step)};
   const auto part = static_cast<std::ptrdiff_t>(std::max<std::size_t>(1, losses.size() / 4));
   const auto first = std::accumulate(losses.begin(), losses.begin() + part, 0.0) / static_cast<double>(part);
   const auto last = std::accumulate(losses.end() - part, losses.end(), 0.0) / static_cast<double>(part);
   const bool falls = first - last > kFall * std::abs(first);
-  return {falls, fmt::format("the loss {}: {:.4f} in the first {} steps, {:.4f} in the last",
-                             falls ? "falls" : "does NOT fall", first, part, last)};
+  return {falls, formatted("the loss {}: {:.4f} in the first {} steps, {:.4f} in the last",
+                           falls ? "falls" : "does NOT fall", first, part, last)};
 }
 
 SmokeVerdict goes_on(const std::vector<at::Tensor>& straight, const std::vector<at::Tensor>& resumed, std::size_t step,
                      ProcessGroup& group) {
   const bool same =
       all_agree(std::equal(straight.begin(), straight.end(), resumed.begin(), resumed.end(), same_bits), group);
-  return {same, fmt::format("a new model that goes on from a checkpoint of step {} ends with {}", step,
-                            same ? "the same bits" : "OTHER weights")};
+  return {same, formatted("a new model that goes on from a checkpoint of step {} ends with {}", step,
+                          same ? "the same bits" : "OTHER weights")};
 }
 
 struct Evaluation {
@@ -197,13 +197,13 @@ SmokeReport smoke_test(const SmokeSubject& subject, const std::shared_ptr<Proces
 }
 
 std::string SmokeReport::text() const {
-  std::string text = fmt::format("{:>6} {:>14} {:>14} {:>12}\n", "step", "one process", "all ranks", "relative gap");
+  std::string text = formatted("{:>6} {:>14} {:>14} {:>12}\n", "step", "one process", "all ranks", "relative gap");
   for (std::size_t step = 0; step < ranks.size(); ++step)
-    text += fmt::format("{:>6} {:>14.6f} {:>14.6f} {:>12.1e}\n", step, one_process[step], ranks[step],
-                        gap(ranks[step], one_process[step]));
+    text += formatted("{:>6} {:>14.6f} {:>14.6f} {:>12.1e}\n", step, one_process[step], ranks[step],
+                      gap(ranks[step], one_process[step]));
   for (const auto& verdict : verdicts) text += (verdict.passed ? "ok    " : "FAIL  ") + verdict.text + '\n';
   const auto failed = std::count_if(verdicts.begin(), verdicts.end(), [](const auto& one) { return !one.passed; });
-  return text + (failed == 0 ? "passed\n" : fmt::format("{} of {} FAILED\n", failed, verdicts.size()));
+  return text + (failed == 0 ? "passed\n" : formatted("{} of {} FAILED\n", failed, verdicts.size()));
 }
 
 }  // namespace ddp

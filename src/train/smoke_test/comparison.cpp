@@ -3,12 +3,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/rand_like.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+
+#include "base/formatted.hpp"
 
 namespace ddp::smoke {
 namespace {
@@ -108,18 +109,18 @@ bool Comparison::alike(const Trained& one, const Trained& other, Train train, Mo
 SmokeVerdict Comparison::in_turn() const {
   const auto one_process = trained(&Trial::train_in_turn, Mode::training, ranks_.start);
   const bool passed = alike({ranks_.losses, ranks_.end}, one_process, &Trial::train_in_turn, Mode::training);
-  return {passed, fmt::format("{} ranks {} what one process does that takes their batches in turn: losses differ by "
-                              "{:.1e} at most, weights and buffers by {:.1e}",
-                              plan_.ranks, passed ? "do" : "do NOT do", largest_gap(ranks_.losses, one_process.losses),
-                              largest_gap(ranks_.end, one_process.tensors))};
+  return {passed, formatted("{} ranks {} what one process does that takes their batches in turn: losses differ by "
+                            "{:.1e} at most, weights and buffers by {:.1e}",
+                            plan_.ranks, passed ? "do" : "do NOT do", largest_gap(ranks_.losses, one_process.losses),
+                            largest_gap(ranks_.end, one_process.tensors))};
 }
 
 SmokeVerdict Comparison::as_a_whole(std::vector<double>& curve) const {
   curve = trained(&Trial::train_as_a_whole, Mode::training, ranks_.start).losses;
   if (!alike({ranks_.losses, {}}, {curve, {}}, &Trial::train_as_a_whole, Mode::training)) return explained(curve);
   const auto largest = largest_gap(ranks_.losses, curve);
-  return {true, fmt::format("one process on the whole batch has the same losses: they differ by {:.1e} at most{}",
-                            largest, largest > tolerance_ ? ", as they do by rounding alone in this model" : "")};
+  return {true, formatted("one process on the whole batch has the same losses: they differ by {:.1e} at most{}",
+                          largest, largest > tolerance_ ? ", as they do by rounding alone in this model" : "")};
 }
 
 // One process that takes the batches in turn and one that takes them as a whole.
@@ -136,18 +137,16 @@ bool Comparison::is_random() const {
 
 SmokeVerdict Comparison::explained(const std::vector<double>& curve) const {
   const auto differ =
-      fmt::format("one process on the whole batch has losses that differ by {:.1e}", largest_gap(ranks_.losses, curve));
+      formatted("one process on the whole batch has losses that differ by {:.1e}", largest_gap(ranks_.losses, curve));
   if (const auto ratio = curve[0] / ranks_.losses[0]; plan_.ranks > 1 && std::abs(ratio - plan_.ranks) < 0.1)
-    return {false,
-            fmt::format("{}: its first loss is {:.2f} times theirs, so the loss is a sum over the batch; averaged "
-                        "over the ranks its gradients are those of a batch of {}; make it a mean",
-                        differ, ratio, plan_.batch)};
+    return {false, formatted("{}: its first loss is {:.2f} times theirs, so the loss is a sum over the batch; averaged "
+                             "over the ranks its gradients are those of a batch of {}; make it a mean",
+                             differ, ratio, plan_.batch)};
   const auto plain = subject_.replica(nullptr).module;
   if (!options_.sync_batch_norm && has_batch_norm(*plain) && alike_without(Mode::frozen_batch_norm))
-    return {true,
-            fmt::format("{}; BatchNorm explains it (without its batch statistics they are the same): each rank "
-                        "normalises over {} samples instead of {}; ddp::convert_sync_batchnorm() makes them equal",
-                        differ, plan_.batch, plan_.batch * static_cast<std::size_t>(plan_.ranks))};
+    return {true, formatted("{}; BatchNorm explains it (without its batch statistics they are the same): each rank "
+                            "normalises over {} samples instead of {}; ddp::convert_sync_batchnorm() makes them equal",
+                            differ, plan_.batch, plan_.batch * static_cast<std::size_t>(plan_.ranks))};
   if (!options_.sync_batch_norm && has_untracked_batch_norm(*plain))
     return {true, differ +
                       "; it has BatchNorm without running statistics, which no run can do without, so that other "
@@ -174,13 +173,12 @@ SmokeVerdict Comparison::evaluation(double loss, const std::vector<Samples>& por
   std::iota(all.begin(), all.end(), std::size_t{0});
   const auto count = static_cast<double>(plan_.samples);
   const auto in_turn = sum / count, in_order = sum_of(trial.evaluate(all, plan_.batch)) / count;
-  const auto counts = fmt::format("the evaluation {} each of the {} samples once; its loss is {:.6f}",
-                                  once ? "counts" : "does NOT count", plan_.samples, loss);
-  if (!once || gap(loss, in_turn) > tolerance_)
-    return {false, fmt::format("{}, in one process {:.6f}", counts, in_turn)};
-  if (gap(loss, in_order) <= tolerance_) return {true, fmt::format("{}, in one process {:.6f}", counts, in_order)};
-  const auto text = fmt::format("{}, in one process {:.6f}, but {:.6f} where that takes them in other portions", counts,
-                                in_turn, in_order);
+  const auto counts = formatted("the evaluation {} each of the {} samples once; its loss is {:.6f}",
+                                once ? "counts" : "does NOT count", plan_.samples, loss);
+  if (!once || gap(loss, in_turn) > tolerance_) return {false, formatted("{}, in one process {:.6f}", counts, in_turn)};
+  if (gap(loss, in_order) <= tolerance_) return {true, formatted("{}, in one process {:.6f}", counts, in_order)};
+  const auto text = formatted("{}, in one process {:.6f}, but {:.6f} where that takes them in other portions", counts,
+                              in_turn, in_order);
   if (has_untracked_batch_norm(*subject_.replica(nullptr).module))
     return {true, text + ", as BatchNorm without running statistics does"};
   if (is_random()) return {true, text + ", as random numbers in the dataset or the loss do"};
