@@ -18,6 +18,13 @@ std::string named(const Parameter& parameter) {
   return text.str();
 }
 
+std::string scaled(float scale) {
+  if (scale == 0) return "not at all";
+  std::ostringstream text;
+  text << "by " << scale;
+  return text.str();
+}
+
 std::string described(const std::vector<std::string>& faults) {
   std::map<std::string, std::vector<std::string>> ranks_of;
   for (std::size_t rank = 0; rank < faults.size(); ++rank)

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <utility>
@@ -105,18 +104,6 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
 void Reducer::Impl::set_samples(std::uint64_t samples) {
   const std::lock_guard lock(mutex_);
   own_samples_ = samples;
-}
-
-std::int64_t Reducer::Impl::micro_batches(bool anew) {
-  const std::lock_guard lock(mutex_);
-  const auto is_zero = [](const at::Tensor& tensor) {
-    return !tensor.grad().defined() || !tensor.grad().any().item<bool>();
-  };
-  if (anew && micro_batches_ > 0 && std::all_of(tensors_.begin(), tensors_.end(), is_zero)) {
-    micro_batches_ = 0;
-    unsynchronised_.assign(unsynchronised_.size(), false);
-  }
-  return static_cast<std::int64_t>(micro_batches_);
 }
 
 void Reducer::Impl::set_loss_scale(float scale) {
@@ -228,17 +215,6 @@ void Reducer::Impl::start_round(std::uint64_t weight) {
   } catch (...) {
     break_down();
   }
-}
-
-// A backward adds to means where micro-batches are added up without no_sync: right, but each of them costs a reduction.
-void Reducer::Impl::look_for_means() {
-  if (warned_of_means_ || !witness_.is_unchanged(tensors_)) return;
-  warned_of_means_ = true;
-  log::warn(
-      "this backward adds to gradients that the one before has averaged already, so that each of several micro-batches "
-      "waits for the other ranks: let all but the last run under no_sync, as ddp::accumulate() does; where they are "
-      "not "
-      "micro-batches of one step, zero_grad() is missing");
 }
 
 // A gradient that the user has put into another parameter's slot gets memory of its own before the slots

@@ -61,7 +61,6 @@ class Reducer::Impl {
   void begin(std::optional<std::size_t> arrived = std::nullopt);
   void start_round(std::uint64_t weight);
   void keep_apart();
-  void look_for_means();
   std::optional<std::vector<bool>> predict_used();
   void do_without(std::size_t index);
   void take(std::size_t index);
@@ -93,6 +92,7 @@ class Reducer::Impl {
   void raise_faults();
   void require_same_scale();
   void compare_micro_batches();
+  void look_for_means();
   void correct_means();
   void learn();
   void share_unused();

@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <sstream>
 #include <stdexcept>
-#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -38,13 +36,6 @@ std::vector<comm::BucketNames> names_of(const BucketSet& buckets, const std::vec
     for (const auto i : buckets.plan()[b]) bucket.parameters.push_back(parameters[i].name);
   }
   return named;
-}
-
-std::string scale_text(std::uint64_t bits) {
-  if (bits == 0) return "not at all";
-  std::ostringstream text;
-  text << "by " << std::bit_cast<float>(static_cast<std::uint32_t>(bits));
-  return text.str();
 }
 
 }  // namespace
@@ -174,13 +165,15 @@ void Reducer::Impl::raise_faults() {
 
 // Of losses that were scaled differently no mean makes sense. Ranks that have left their loops add zeros.
 void Reducer::Impl::require_same_scale() {
+  if (record_->is_same_on_all(scale_)) return;
   std::vector<std::string> texts;
   bool differ = false;
   for (int rank = 0; rank < group_->size(); ++rank) {
     if (has_left(rank)) continue;
     const auto bits = record_->value(scale_, rank);
     differ |= bits != record_->value(scale_, lowest_active());
-    texts.push_back(scale_text(bits) + " on rank " + std::to_string(rank));
+    texts.push_back(scaled(std::bit_cast<float>(static_cast<std::uint32_t>(bits))) + " on rank " +
+                    std::to_string(rank));
   }
   if (!differ) return;
   drop_gradients();
@@ -211,6 +204,28 @@ void Reducer::Impl::compare_micro_batches() {
       "ranks split a step into different numbers of micro-batches; but a no_sync that lives on some ranks only lets "
       "weights differ between the ranks",
       rounds_, joined(texts));
+}
+
+// A backward adds to means where micro-batches are added up without no_sync: right, but each of them costs a reduction.
+void Reducer::Impl::look_for_means() {
+  if (warned_of_means_ || !witness_.is_unchanged(tensors_)) return;
+  warned_of_means_ = true;
+  log::warn(
+      "this backward adds to gradients that the one before has averaged already, so that each of several micro-batches "
+      "waits for the other ranks: let all but the last run under no_sync, as ddp::accumulate() does; where they are "
+      "no micro-batches of one step, zero_grad() is missing");
+}
+
+std::int64_t Reducer::Impl::micro_batches(bool anew) {
+  const std::lock_guard lock(mutex_);
+  const auto is_zero = [](const at::Tensor& tensor) {
+    return !tensor.grad().defined() || !tensor.grad().any().item<bool>();
+  };
+  if (anew && micro_batches_ > 0 && std::all_of(tensors_.begin(), tensors_.end(), is_zero)) {
+    micro_batches_ = 0;
+    unsynchronised_.assign(unsynchronised_.size(), false);
+  }
+  return static_cast<std::int64_t>(micro_batches_);
 }
 
 // Void: a step of the optimizer would change nothing.

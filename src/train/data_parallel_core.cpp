@@ -14,7 +14,6 @@
 
 #include "comm/call_plan.hpp"
 #include "ddp/log.hpp"
-#include "ddp/sync_batch_norm.hpp"
 #include "reduce/broadcast.hpp"
 #include "reduce/reducer.hpp"
 #include "reduce/same_model.hpp"
@@ -129,8 +128,7 @@ void require_usable(const std::vector<ModelTensor>& tensors, const ProcessGroup&
 std::string synchronised_norm(torch::nn::Module& module) {
   std::string found;
   module.apply([&](const std::string& name, torch::nn::Module& part) {
-    const bool is_one = dynamic_cast<const SyncBatchNormImpl*>(&part) != nullptr || is_synchronised(part);
-    if (found.empty() && is_one) found = name.empty() ? part.name() : name;
+    if (found.empty() && is_synchronised(part)) found = name.empty() ? part.name() : name;
   });
   return found;
 }

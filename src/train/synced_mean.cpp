@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "ddp/sync_batch_norm.hpp"
 #include "train/synced_norm.hpp"
 
 namespace ddp {
@@ -125,7 +126,7 @@ bool is_batch_norm(torch::nn::Module& module) {
 }
 
 bool is_synchronised(torch::nn::Module& module) {
-  bool has_synced_mean = false;
+  bool has_synced_mean = dynamic_cast<const SyncBatchNormImpl*>(&module) != nullptr;
   as_batch_norm(module, [&](auto& norm) { has_synced_mean = synced(norm.running_mean) != nullptr; });
   return has_synced_mean;
 }

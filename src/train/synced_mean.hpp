@@ -16,7 +16,7 @@ namespace ddp {
 
 /// A BatchNorm1d, 2d or 3d, synchronised or not.
 bool is_batch_norm(torch::nn::Module& module);
-/// A BatchNorm that synchronise() was called for.
+/// A BatchNorm that synchronise() was called for, or a SyncBatchNorm.
 bool is_synchronised(torch::nn::Module& module);
 
 /// Makes a BatchNorm synchronise over `group`, whose calls are all those of batch norms; silent for another module. Its
