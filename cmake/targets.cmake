@@ -49,6 +49,25 @@ function(ddp_layer name)
   ddp_common(ddp_${name} ${ARGN})
 endfunction()
 
+# Loops that rely on the compiler's vectoriser, in every build type: NAME_base.cpp, and on x86-64 NAME_avx2.cpp and
+# NAME_avx512.cpp. Which of them runs is decided by the processor at run time, base/instruction_set.hpp. Contraction
+# would make the bits depend on the instruction set.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+  set(DDP_WITH_AVX ON)
+endif()
+function(ddp_vector_loops layer name)
+  set(flags -O3 -ffp-contract=off -fno-trapping-math -fno-math-errno)
+  target_sources(ddp_${layer} PRIVATE ${name}_base.cpp)
+  set_source_files_properties(${name}_base.cpp PROPERTIES COMPILE_OPTIONS "${flags}")
+  if(DDP_WITH_AVX)
+    target_sources(ddp_${layer} PRIVATE ${name}_avx2.cpp ${name}_avx512.cpp)
+    target_compile_definitions(ddp_${layer} PRIVATE DDP_WITH_AVX)
+    set_source_files_properties(${name}_avx2.cpp PROPERTIES COMPILE_OPTIONS "${flags};-mavx2;-mf16c")
+    set_source_files_properties(${name}_avx512.cpp PROPERTIES COMPILE_OPTIONS
+      "${flags};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mf16c")
+  endif()
+endfunction()
+
 # The one object that holds spdlog. It must not see LibTorch: the two bring different versions of fmt.
 function(ddp_spdlog_layer name)
   cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})

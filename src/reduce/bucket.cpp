@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 
-#include <algorithm>
+#include "reduce/dense_strides.hpp"
 
 namespace ddp {
 namespace {
@@ -12,13 +12,6 @@ namespace {
 at::Tensor alias(const at::Tensor& memory, std::int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides,
                  const at::TensorOptions& options) {
   return at::empty({0}, options).set_(memory.storage(), offset, sizes, strides);
-}
-
-std::vector<std::int64_t> row_major_strides(at::IntArrayRef sizes) {
-  std::vector<std::int64_t> strides(sizes.size(), 1);
-  for (auto i = static_cast<std::ptrdiff_t>(sizes.size()) - 2; i >= 0; --i)
-    strides[i] = strides[i + 1] * std::max<std::int64_t>(sizes[i + 1], 1);
-  return strides;
 }
 
 // Up to here the call of an operator costs more than its work: 1 to 2 us, in which a core multiplies some thousand
@@ -65,9 +58,7 @@ Bucket::Bucket(const std::vector<at::Tensor>& parameters, const Allocate& alloca
   extra_ = alias(memory, elements, {extra}, {1}, options);
   std::int64_t offset = 0;
   for (const auto& parameter : parameters) {
-    const auto strides =
-        parameter.is_non_overlapping_and_dense() ? parameter.strides().vec() : row_major_strides(parameter.sizes());
-    slots_.push_back(alias(memory, offset, parameter.sizes(), strides, options));
+    slots_.push_back(alias(memory, offset, parameter.sizes(), dense_strides(parameter), options));
     offset += parameter.numel();
   }
   views_.resize(slots_.size());

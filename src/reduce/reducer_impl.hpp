@@ -1,6 +1,7 @@
 #pragma once
-/// reducer_impl.hpp: the reducer's state, for its two sources: reducer.cpp (a backward's gradients on their way into
-/// the buckets) and reducer_round.cpp (the end of a round: the buckets' means on their way back).
+/// reducer_impl.hpp: the reducer's state, for its three sources: reducer.cpp (a backward's gradients on their way into
+/// the buckets), reducer_round.cpp (the end of a round: the buckets' means on their way back) and reducer_order.cpp
+/// (what the first rounds show and later ones go by).
 
 #include <exception>
 #include <memory>
@@ -51,6 +52,11 @@ class Reducer::Impl {
   // broken: communication failed, every later use says so again.
   enum class State { idle, accumulating, reducing, broken };
 
+  // Bits of the control record's status.
+  static constexpr std::uint64_t kFaulty = 1;
+  static constexpr std::uint64_t kHasLate = 2;
+  static constexpr std::uint64_t kLacks = 4;
+
   // reducer.cpp
   void on_backward();
   void on_gradient(std::size_t index);
@@ -94,12 +100,14 @@ class Reducer::Impl {
   void compare_micro_batches();
   void look_for_means();
   void correct_means();
-  void learn();
   void share_unused();
-  void agree_on_order();
   void publish();
   void publish(std::size_t index);
   void drop_gradients();
+
+  // reducer_order.cpp
+  void learn();
+  void agree_on_order();
 
   const ReducerOptions options_;
   std::vector<Parameter> parameters_;

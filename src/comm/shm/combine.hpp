@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace ddp::comm::shm {
 
@@ -26,8 +25,5 @@ std::size_t bytes_of(Type type);
 /// otherwise ranges do not overlap.
 void combine(Type type, Combine op, const std::byte* const* inputs, std::size_t input_count, std::byte* const* outputs,
              std::size_t output_count, std::size_t count);
-
-/// What combine() uses on this processor: "AVX-512", "AVX2" or "baseline".
-std::string_view instruction_set();
 
 }  // namespace ddp::comm::shm

@@ -1,11 +1,10 @@
 #pragma once
 /// combine_kernels.hpp: what combine() chooses from; for it and for tests that compare the instruction sets.
 
+#include "base/instruction_set.hpp"
 #include "comm/shm/combine.hpp"
 
 namespace ddp::comm::shm {
-
-enum class InstructionSet : std::uint32_t { baseline, avx2, avx512 };
 
 /// combine()'s arguments, which are described there.
 struct CombineJob {
@@ -30,8 +29,6 @@ extern const KernelTable kBaselineKernels;
 extern const KernelTable kAvx2Kernels;  ///< x86-64 alone, as the next
 extern const KernelTable kAvx512Kernels;
 
-/// Whether this processor has it and the library was built with it.
-bool has(InstructionSet set);
 /// combine() with an instruction set that is there.
 void combine_with(InstructionSet set, Type type, Combine op, const CombineJob& job);
 

@@ -1,0 +1,7 @@
+#include "optim/update_loops.hpp"
+
+namespace ddp::optim {
+
+constinit const LoopTable kAvx512Loops = kLoops;
+
+}  // namespace ddp::optim
