@@ -94,7 +94,8 @@ void FusedOptimizer::Taker::take(const std::vector<at::Tensor>& parameters) {
 const char* FusedOptimizer::Taker::change() const {
   for (const auto& [parameter, taken] : taken_) {
     const auto& gradient = taken.parameter.grad();
-    if (gradient.unsafeGetTensorImpl() != taken.gradient || gradient._version() != taken.version) return "a gradient was";
+    if (gradient.unsafeGetTensorImpl() != taken.gradient || gradient._version() != taken.version)
+      return "a gradient was";
   }
   const auto& groups = owner_->optimizer().param_groups();
   for (std::size_t i = 0; i < options_.size(); ++i)

@@ -1,5 +1,5 @@
-// Steps in backward() where something is wrong: void reductions change nothing, and what would give other results than a
-// step after backward() is an error.
+// Steps in backward() where something is wrong: void reductions change nothing, and what would give other results than
+// a step after backward() is an error.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
