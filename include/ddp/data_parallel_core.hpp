@@ -54,6 +54,15 @@ struct DistributedDataParallelOptions {
   /// of a ResNet-18's step (docs/tuning.md). For the whole process, from the first wrapper on; not where a variable of
   /// glibc's own (MALLOC_TRIM_THRESHOLD_ and its like, GLIBC_TUNABLES) has chosen.
   bool keep_freed_memory = true;
+  /// Moves the parameters' data so that they lie side by side, in the order of their gradients in the buckets: a pass
+  /// of an optimizer of optim.hpp over parameters, gradients and state is one over long stretches of memory. Nothing
+  /// else changes: not the tensors that modules and optimizers hold, not results, not files; but an address from
+  /// data_ptr() may be stale after wrapping, after a Checkpoint is loaded and after the first backward(). A parameter
+  /// that shares its memory with another tensor, such as a view of it, stays where it is, as rank 0 says by name; what
+  /// torch::load() loads after wrapping lies by itself again. Parameters without a slot in the buckets (frozen, ignored,
+  /// with sparse gradients) stay, too, and so does everything on a device. In a world of one the order is the reverse of
+  /// registration's. Ranks may differ.
+  bool flatten_parameters = false;
   /// The device of this rank, as PyTorch has it: a list of one number, that of the group's device, has forward() move
   /// the tensors of its arguments there. Empty: they are where the module is. Errors: std::logic_error for another
   /// number, for several (one process works on one device), and on the CPU.

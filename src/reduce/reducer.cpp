@@ -28,14 +28,6 @@ std::vector<ParameterLayout> layouts_of(const std::vector<Parameter>& parameters
   return layouts;
 }
 
-// Gradients come about in the reverse order of registration.
-std::vector<std::size_t> registration_order(const std::vector<Parameter>& parameters) {
-  std::vector<std::size_t> order;
-  for (std::size_t left = parameters.size(); left > 0; --left)
-    if (!parameters[left - 1].is_sparse) order.push_back(left - 1);
-  return order;
-}
-
 std::vector<std::uint32_t> once_each(const std::vector<at::Tensor>& tensors) {
   std::vector<std::uint32_t> expected;
   for (const auto& tensor : tensors) expected.push_back(tensor.numel() > 0 ? 1 : 0);
@@ -85,7 +77,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
   if (tolerates_unused()) record_->add_flags(parameters_.size());
   const auto elements = static_cast<std::int64_t>(record_->elements());
   record_values_ = at::zeros({elements}, at::kFloat);
-  auto plan = plan_buckets(layouts_, options_.caps, registration_order(parameters_));
+  auto plan = plan_buckets(layouts_, options_.caps, expected_order());
   // On a device it would be there only once all of backward is; in memory the hosts meet, and the device goes on.
   if (options_.comm_hook || plan.empty() || !group_->device().is_cpu())
     own_carrier_ = at::zeros({elements}, at::kFloat);
@@ -94,6 +86,7 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, std::shared_ptr<ProcessGr
         "DistributedDataParallel: another wrapper of this group lives, so buckets of both leave at the end of their "
         "backward, each after a call that compares the ranks; a group for each, by new_group(), saves that");
   order_is_agreed_ = plan.size() < 2;
+  lay_parameters(plan);
   use_plan(std::move(plan));
   hooks_ = std::make_unique<GradHooks>(tensors_, GradEvents{.on_backward = [this] { on_backward(); },
                                                             .on_gradient = [this](std::size_t i) { on_gradient(i); },

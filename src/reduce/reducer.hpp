@@ -35,6 +35,8 @@ struct ReducerOptions {
   bool overlap = true;
   /// What has left is worked on meanwhile, also where the backend leaves that to those who wait.
   bool in_background = true;
+  /// The parameters' data lie in the order of the gradients in the buckets, from the first plan on, and anew with each.
+  bool flatten_parameters = false;
   std::shared_ptr<CommHook> comm_hook = nullptr;
 };
 

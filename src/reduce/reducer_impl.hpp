@@ -16,6 +16,7 @@
 #include "ddp/phase.hpp"
 #include "reduce/bucket_flight.hpp"
 #include "reduce/bucket_set.hpp"
+#include "reduce/flat_parameters.hpp"
 #include "reduce/grad_hooks.hpp"
 #include "reduce/late_gradients.hpp"
 #include "reduce/launch_queue.hpp"
@@ -120,6 +121,8 @@ class Reducer::Impl {
 
   // reducer_order.cpp
   std::string why_not_recorded() const;
+  std::vector<std::size_t> expected_order() const;
+  void lay_parameters(const BucketPlan& plan);
   void learn();
   void agree_on_order();
 
@@ -141,6 +144,7 @@ class Reducer::Impl {
   bool order_is_agreed_ = false;
   std::vector<std::size_t> order_;          // by which the plan was made; empty: that of registration
   std::vector<std::size_t> arrival_order_;  // until the order is agreed
+  FlatParameters flat_;
   BucketFlight flight_;
   LateGradients late_;
   SparseGradients sparse_;

@@ -29,6 +29,23 @@ std::string Reducer::Impl::why_not_recorded() const {
   return {};
 }
 
+// Gradients come about in the reverse order of registration. Sparse ones have no slot.
+std::vector<std::size_t> Reducer::Impl::expected_order() const {
+  std::vector<std::size_t> order;
+  for (std::size_t left = parameters_.size(); left > 0; --left)
+    if (!parameters_[left - 1].is_sparse) order.push_back(left - 1);
+  return order;
+}
+
+// As soon as a plan is known, for what an optimizer makes beside the parameters follows their order.
+void Reducer::Impl::lay_parameters(const BucketPlan& plan) {
+  if (!options_.flatten_parameters) return;
+  std::vector<Parameter> in_order;
+  for (const auto& bucket : plan)
+    for (const auto i : bucket) in_order.push_back(parameters_[i]);
+  flat_.lay(in_order);
+}
+
 void Reducer::Impl::learn() {
   if (!order_is_agreed_) agree_on_order();
   if (options_.static_graph && !is_learned_ && !is_shadow_) {
@@ -58,6 +75,7 @@ void Reducer::Impl::agree_on_order() {
   if (before - after < kWorthwhile) return;
   log::detail(log::Subsystem::bucket,
               "buckets rebuilt in the order of arrival: mean launch at {:.3f} instead of {:.3f}", after, before);
+  lay_parameters(plan);
   next_plan_ = std::move(plan);
   order_ = arrival_order_;
 }
@@ -84,7 +102,7 @@ bool Reducer::Impl::restore(const ReducerMemory& memory) {
     order.push_back(place.mapped());
   }
   if (state_ != State::idle || (!order.empty() && !places.empty())) return false;
-  if (!order.empty()) next_plan_ = plan_buckets(layouts_, options_.caps, order);
+  if (!order.empty()) lay_parameters(next_plan_.emplace(plan_buckets(layouts_, options_.caps, order)));
   order_is_agreed_ = true;
   order_ = std::move(order);
   is_learned_ = options_.static_graph && memory.uses.size() == expected_.size();

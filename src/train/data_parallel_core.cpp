@@ -15,6 +15,7 @@
 #include "comm/call_plan.hpp"
 #include "ddp/log.hpp"
 #include "reduce/broadcast.hpp"
+#include "reduce/flat_parameters.hpp"
 #include "reduce/reducer.hpp"
 #include "reduce/same_model.hpp"
 #include "train/allocator.hpp"
@@ -140,6 +141,13 @@ std::vector<Parameter> frozen(const std::vector<ModelTensor>& tensors) {
   return parameters;
 }
 
+// As a reducer would, were there one.
+void lay_flat(std::vector<Parameter> parameters) {
+  std::erase_if(parameters, [](const Parameter& parameter) { return parameter.is_sparse; });
+  std::reverse(parameters.begin(), parameters.end());
+  FlatParameters().lay(parameters);
+}
+
 std::string text_of(const DistributedDataParallelOptions& options, const std::vector<Parameter>& parameters) {
   std::ostringstream text;
   text.precision(17);  // caps that differ at all may give different buckets
@@ -194,6 +202,7 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
                          .find_unused_parameters = options.find_unused_parameters,
                          .static_graph = options.static_graph,
                          .weight_by_samples = options.weight_by_samples,
+                         .flatten_parameters = options.flatten_parameters,
                          .comm_hook = options.comm_hook};
   require_known(module, options.ignored_parameters, "ignored_parameters", true);
   require_known(module, options.sparse_parameters, "sparse_parameters", false);
@@ -207,10 +216,13 @@ DataParallelCore::DataParallelCore(torch::nn::Module& module, std::shared_ptr<Pr
   const auto ignored = tensors_named(module, options.ignored_parameters);
   impl_->tensors = model_tensors(module, ignored);
   require_usable(impl_->tensors, *impl_->group);
-  if (impl_->group->size() == 1) return;
+  auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
+  if (impl_->group->size() == 1) {
+    if (options.flatten_parameters) lay_flat(parameters);
+    return;
+  }
 
   impl_->synchronised_norm = synchronised_norm(module);
-  auto parameters = trainable(module, ignored, {options.sparse_parameters.begin(), options.sparse_parameters.end()});
   for (const auto& parameter : parameters) impl_->averaged.insert(parameter.tensor.unsafeGetTensorImpl());
   verify_same_model(text_of(options, parameters), impl_->tensors, *impl_->group);
   copy_from(0);
