@@ -28,6 +28,8 @@ HEADER_ONLY = {
     "ddp": "train",
     "distributed_data_parallel": "train",
     "log_level": "base",
+    "mean_taker": "reduce",
+    "optim": "optim",
     "moved_argument": "train",
     "reducer_stats": "reduce",
     "tensor_visitor": "train",

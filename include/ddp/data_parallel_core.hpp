@@ -11,6 +11,7 @@
 
 #include "ddp/checkpoint_value.hpp"
 #include "ddp/comm_hook.hpp"
+#include "ddp/mean_taker.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/reducer_stats.hpp"
 
@@ -113,6 +114,8 @@ class DataParallelCore {
   const ReducerStats& reducer_stats() const;
   /// Every rank has the same gradient of it after a reduction.
   bool averages(const at::Tensor& parameter) const;
+  /// Collective. See mean_taker.hpp.
+  void hand_means_to(std::weak_ptr<MeanTaker> taker);
   /// Backwards under no_sync since the last reduction; 0 in a world of one. `anew`: none where no gradient is left.
   std::int64_t micro_batches(bool anew);
   const std::shared_ptr<CommHook>& comm_hook() const noexcept;

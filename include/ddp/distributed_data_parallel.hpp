@@ -58,6 +58,9 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   void set_loss_scale(float scale) { core_.set_loss_scale(scale); }
   /// The parameter is one whose gradients are averaged: not frozen, not among ignored_parameters.
   bool averages(const torch::Tensor& parameter) const { return core_.averages(parameter); }
+  /// Collective, between backwards. While it lives, `taker` gets the means in backward(), each bucket's as soon as they
+  /// are there; for optim::FusedOptimizer::step_in_backward().
+  void hand_means_to(std::weak_ptr<MeanTaker> taker) { core_.hand_means_to(std::move(taker)); }
   /// Backwards under no_sync() since the last one that was reduced; 0 in a world of one. `anew`: they are forgotten
   /// where the gradients are zeroed or gone.
   std::int64_t micro_batches(bool anew = false) { return core_.micro_batches(anew); }

@@ -69,8 +69,9 @@ class GradScaler {
   /// Divides the gradients of this optimizer's parameters by the scale, before step(). Errors: std::logic_error if
   /// called twice in a step.
   void unscale_(torch::optim::Optimizer& optimizer);
-  /// The optimizer's step, unless a gradient is not finite. True if it was done. Errors: std::logic_error if called
-  /// twice before update().
+  /// The optimizer's step, unless a gradient is not finite. True if it was done. Gradients are unscaled by then; but
+  /// those of an optimizer of optim.hpp that were not yet stay as they are, for its own pass unscales them on the way.
+  /// Errors: std::logic_error if called twice before update().
   bool step(torch::optim::Optimizer& optimizer);
   /// After all optimizers' steps: the scale of the next step. Errors: std::logic_error before any step().
   void update();

@@ -80,16 +80,16 @@ class FusedOptimizer {
   virtual void step_as_libtorch() = 0;
 
   std::shared_ptr<MeanTaker> taker();
-  void step_with(double scale, std::optional<double> norm);
+  bool step(double scale, const std::function<bool(bool all_finite)>& may_step);
 
   std::unique_ptr<Impl> impl_;
 };
 
-/// Same options, parameter groups, schedulers, saved form and results as LibTorch's, to rounding; the bits do not depend
-/// on the processor or the number of threads. float32 and float64 on the CPU, dense in memory, take one pass over
-/// gradient, parameter and state, by all of LibTorch's threads; any other parameter takes LibTorch's own step.
-/// A step counts as a change in place: a graph that was kept from before it cannot be gone back through.
-/// Errors: std::runtime_error for a sparse gradient, before anything is changed.
+/// Same options, parameter groups, schedulers, saved form and results as LibTorch's, to rounding; the bits do not
+/// depend on the processor or the number of threads. float32 and float64 on the CPU, dense in memory, take one pass
+/// over gradient, parameter and state, by all of LibTorch's threads; any other parameter takes LibTorch's own step. A
+/// step counts as a change in place: a graph that was kept from before it cannot be gone back through. Errors:
+/// std::runtime_error for a sparse gradient, before anything is changed.
 template <class LibTorchs>
 class Fused : public LibTorchs, public FusedOptimizer {
  public:

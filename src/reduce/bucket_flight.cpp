@@ -47,15 +47,23 @@ void BucketFlight::launch(at::Tensor& tensor, const char* label) {
   legs_.push_back({LaunchQueue::kNoBucket, comm::PlannedCalls::all_reduce(*group_, tensor, {.label = label}), {}});
 }
 
+void BucketFlight::end(Leg& leg) {
+  if (std::exchange(leg.has_ended, true)) return;
+  if (leg.complete) leg.complete();
+  leg.work.wait();
+  if (leg.bucket == LaunchQueue::kNoBucket) return;
+  if (is_timed_) times_->mark_ended(leg.bucket, leg.work);
+  const auto ended = leg.work.completed_at();
+  stats_.buckets[leg.bucket].done = ended ? *ended - start_ : elapsed();
+}
+
+void BucketFlight::wait_for(std::size_t bucket) {
+  for (auto& leg : legs_)
+    if (leg.bucket == bucket) end(leg);
+}
+
 void BucketFlight::wait() {
-  for (const auto& leg : legs_) {
-    if (leg.complete) leg.complete();
-    leg.work.wait();
-    if (leg.bucket == LaunchQueue::kNoBucket) continue;
-    if (is_timed_) times_->mark_ended(leg.bucket, leg.work);
-    const auto ended = leg.work.completed_at();
-    stats_.buckets[leg.bucket].done = ended ? *ended - start_ : elapsed();
-  }
+  for (auto& leg : legs_) end(leg);
   legs_.clear();
 }
 

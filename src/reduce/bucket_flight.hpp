@@ -29,6 +29,8 @@ class BucketFlight {
   /// Collective. Starts a tensor of the library's own, which no hook touches, behind the buckets.
   void launch(at::Tensor& tensor, const char* label);
   void mark_backward_done();
+  /// Waits for this bucket's end; LaunchQueue::kNoBucket: for that of the library's own tensor.
+  void wait_for(std::size_t bucket);
   /// Waits for all that was launched.
   void wait();
   void mark_done(std::int64_t step);
@@ -42,8 +44,10 @@ class BucketFlight {
     std::size_t bucket;  // kNoBucket: none
     Work work;
     std::function<void()> complete;  // of a hook
+    bool has_ended = false;
   };
 
+  void end(Leg& leg);
   std::chrono::nanoseconds elapsed() const { return Clock::now() - start_; }
 
   std::shared_ptr<ProcessGroup> group_;

@@ -174,21 +174,13 @@ void Reducer::Impl::begin(std::optional<std::size_t> arrived) {
   if (options_.weight_by_samples && !std::exchange(own_samples_, std::nullopt) && fault_.empty())
     fault_ = "weight_by_samples is on, but set_samples() was not called for this step";
   if (state_ == State::broken) return;
+  ask_takers();
   look_for_means();
   keep_apart();
   if (const auto used = predict_used())
     for (std::size_t i = 0; i < tensors_.size(); ++i)
       if (!(*used)[i] && i != arrived) do_without(i);
   launch_full_buckets();
-}
-
-// What a graph records once is done in each replay: so the first steps, which find out, cannot be among it.
-std::string Reducer::Impl::why_not_recorded() const {
-  if (!comm::PlannedCalls::is_capturing(*group_)) return {};
-  if (!options_.static_graph) return "a step can be recorded into a graph with the option static_graph alone";
-  if (!is_learned_ || !order_is_agreed_ || next_plan_)
-    return "run at least two steps before one is recorded into a graph: in them the order of the gradients is found";
-  return {};
 }
 
 void Reducer::Impl::start_round(std::uint64_t weight) {
@@ -202,6 +194,8 @@ void Reducer::Impl::start_round(std::uint64_t weight) {
   record_->lower_flags();
   written_.assign(written_.size(), false);
   arrival_order_.clear();
+  wanting_.clear();
+  handed_out_ = 0;
   queue_->start(expected_);
   flight_.start(*buckets_);
   try {
@@ -320,6 +314,7 @@ void Reducer::Impl::launch_full_buckets() {
   bool has_launched = false;
   while (const auto bucket = queue_->pop()) {
     try {
+      lead_with_record(*bucket);
       flight_.launch(*buckets_, *bucket);
       has_launched = true;
     } catch (...) {
@@ -384,6 +379,7 @@ void Reducer::enter_no_sync() { impl_->change_no_sync_depth(1); }
 void Reducer::leave_no_sync() { impl_->change_no_sync_depth(-1); }
 bool Reducer::synchronises() const { return impl_->synchronises(); }
 std::int64_t Reducer::micro_batches(bool anew) { return impl_->micro_batches(anew); }
+void Reducer::hand_means_to(std::weak_ptr<MeanTaker> taker) { impl_->hand_means_to(std::move(taker)); }
 void Reducer::set_loss_scale(float scale) { impl_->set_loss_scale(scale); }
 void Reducer::set_samples(std::uint64_t samples) { impl_->set_samples(samples); }
 bool Reducer::shadow(bool counts) { return impl_->shadow(counts); }

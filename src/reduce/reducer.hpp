@@ -12,6 +12,7 @@
 
 #include "comm/call_plan.hpp"
 #include "ddp/comm_hook.hpp"
+#include "ddp/mean_taker.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/reducer_stats.hpp"
 #include "reduce/bucket_plan.hpp"
@@ -75,6 +76,11 @@ class Reducer {
   bool synchronises() const;
   /// Backwards since the last reduction that were not reduced. `anew`: forgets them if they left no gradient but zeros.
   std::int64_t micro_batches(bool anew);
+
+  /// Collective, between backwards. From now on the control record goes ahead of the last bucket, so that it is known
+  /// early whether a round holds; then each bucket's means become gradients as soon as they are there, and this taker
+  /// gets them. On the CPU; nothing on a device.
+  void hand_means_to(std::weak_ptr<MeanTaker> taker);
 
   /// The number of samples behind the next reduction's gradients, with the option weight_by_samples.
   void set_samples(std::uint64_t samples);

@@ -1,7 +1,8 @@
 #pragma once
-/// reducer_impl.hpp: the reducer's state, for its three sources: reducer.cpp (a backward's gradients on their way into
-/// the buckets), reducer_round.cpp (the end of a round: the buckets' means on their way back) and reducer_order.cpp
-/// (what the first rounds show and later ones go by).
+/// reducer_impl.hpp: the reducer's state, for its sources: reducer.cpp (a backward's gradients on their way into the
+/// buckets), reducer_round.cpp (the end of a round: the buckets' means on their way back), reducer_early.cpp (means
+/// that go back before the last ones are there) and reducer_order.cpp (what the first rounds show and later ones go
+/// by).
 
 #include <exception>
 #include <memory>
@@ -36,6 +37,7 @@ class Reducer::Impl {
   void change_no_sync_depth(int by) { no_sync_depth_ += by; }
   bool synchronises() const { return no_sync_depth_ == 0; }
   std::int64_t micro_batches(bool anew);
+  void hand_means_to(std::weak_ptr<MeanTaker> taker);
   void set_samples(std::uint64_t samples);
   void set_loss_scale(float scale);
   bool shadow(bool counts);
@@ -80,7 +82,6 @@ class Reducer::Impl {
   ReduceOp op() const {
     return !options_.comm_hook && comm::PlannedCalls::has_means(*group_) ? ReduceOp::avg : ReduceOp::sum;
   }
-  std::string why_not_recorded() const;
   bool tolerates_unused() const { return options_.find_unused_parameters || options_.static_graph; }
 
   // reducer_round.cpp
@@ -91,6 +92,8 @@ class Reducer::Impl {
   at::Tensor& carrier();
   void complete_round();
   void settle();
+  void read_record();
+  bool is_same_round() const;
   void require_same_round();
   void agree_to_stop();
   bool lacks_gradients() const;
@@ -100,12 +103,23 @@ class Reducer::Impl {
   void compare_micro_batches();
   void look_for_means();
   void correct_means();
+  void correct(std::size_t bucket);
   void share_unused();
   void publish();
   void publish(std::size_t index);
   void drop_gradients();
 
+  // reducer_early.cpp
+  void ask_takers();
+  void lead_with_record(std::size_t bucket);
+  void hand_out_means();
+  bool may_hand_out() const;
+  bool is_handed_out(std::size_t index) const {
+    return buckets_->has_slot(index) && buckets_->bucket_of(index) < handed_out_;
+  }
+
   // reducer_order.cpp
+  std::string why_not_recorded() const;
   void learn();
   void agree_on_order();
 
@@ -135,8 +149,12 @@ class Reducer::Impl {
   double correction_ = 1;       // of this round's means
   UsageReport usage_;
   MeanWitness witness_;
-  std::vector<std::uint32_t> expected_;  // arrivals of each gradient in a backward
-  bool is_learned_ = false;              // expected_ is what the static graph's first step had
+  std::vector<std::weak_ptr<MeanTaker>> takers_;
+  std::vector<std::shared_ptr<MeanTaker>> wanting_;  // of them, in this round
+  bool record_leads_ = false;                        // it leaves ahead of the last bucket
+  std::size_t handed_out_ = 0;                       // buckets whose means are gradients already, from the first on
+  std::vector<std::uint32_t> expected_;              // arrivals of each gradient in a backward
+  bool is_learned_ = false;                          // expected_ is what the static graph's first step had
 
   std::vector<bool> written_;         // the gradient's slot has this round's content
   std::vector<at::Tensor> kept_;      // what the gradient was before the round took it, where that is needed

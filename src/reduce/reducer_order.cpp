@@ -20,6 +20,15 @@ constexpr double kWorthwhile = 0.01;
 
 }  // namespace
 
+// What a graph records once is done in each replay: so the first steps, which find out, cannot be among it.
+std::string Reducer::Impl::why_not_recorded() const {
+  if (!comm::PlannedCalls::is_capturing(*group_)) return {};
+  if (!options_.static_graph) return "a step can be recorded into a graph with the option static_graph alone";
+  if (!is_learned_ || !order_is_agreed_ || next_plan_)
+    return "run at least two steps before one is recorded into a graph: in them the order of the gradients is found";
+  return {};
+}
+
 void Reducer::Impl::learn() {
   if (!order_is_agreed_) agree_on_order();
   if (options_.static_graph && !is_learned_ && !is_shadow_) {

@@ -84,17 +84,17 @@ void Reducer::Impl::complete_round() {
   launch_full_buckets();
   if (state_ == State::broken) std::rethrow_exception(broken_by_);
   communicate([this] {
-    if (own_carrier_.defined()) flight_.launch(own_carrier_, "control record");
+    if (own_carrier_.defined() && !record_leads_) flight_.launch(own_carrier_, "control record");
     sparse_.launch(*group_);
     settle();
   });
 }
 
 void Reducer::Impl::settle() {
+  hand_out_means();
   flight_.wait();
   sparse_.wait();
-  record_values_.copy_(carrier().is_complex() ? at::real(carrier()) : carrier());
-  record_->read(record_values_.const_data_ptr<float>());
+  read_record();
   state_ = State::idle;
   group_->mark_step(++rounds_);
   require_same_round();
@@ -110,9 +110,16 @@ void Reducer::Impl::settle() {
   share_unused();
 }
 
+void Reducer::Impl::read_record() {
+  record_values_.copy_(carrier().is_complex() ? at::real(carrier()) : carrier());
+  record_->read(record_values_.const_data_ptr<float>());
+}
+
+bool Reducer::Impl::is_same_round() const { return record_->is_same_on_all(round_) && record_->is_same_on_all(plan_); }
+
 // Sizes were equal, so the sums are formed; but of different steps.
 void Reducer::Impl::require_same_round() {
-  if (record_->is_same_on_all(round_) && record_->is_same_on_all(plan_)) return;
+  if (is_same_round()) return;
   std::vector<std::string> texts;
   for (int rank = 0; rank < group_->size(); ++rank)
     texts.push_back("rank " + std::to_string(rank) + " in reduction " + std::to_string(record_->value(round_, rank)) +
@@ -237,8 +244,7 @@ void Reducer::Impl::correct_means() {
   }
   const auto total = record_->sum(samples_);
   correction_ = weight_.correction(total);
-  if (correction_ != 1)
-    for (std::size_t b = 0; b < buckets_->size(); ++b) (*buckets_)[b].gradients().mul_(correction_);
+  for (std::size_t b = handed_out_; b < buckets_->size(); ++b) correct(b);
   weight_.expect(total);
   knows_samples_ = options_.weight_by_samples;
 }
@@ -270,8 +276,13 @@ void Reducer::Impl::share_unused() {
   }
 }
 
+void Reducer::Impl::correct(std::size_t bucket) {
+  if (correction_ != 1) (*buckets_)[bucket].gradients().mul_(correction_);
+}
+
 void Reducer::Impl::publish() {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) publish(i);
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (!is_handed_out(i)) publish(i);
   witness_.remember(tensors_);
   flight_.mark_done(rounds_);
 }

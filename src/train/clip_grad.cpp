@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "train/distinct_gradients.hpp"
+#include "reduce/distinct_gradients.hpp"
 
 namespace ddp {
 namespace {

@@ -323,6 +323,12 @@ void DataParallelCore::set_loss_scale(float scale) {
   if (impl_->reducer) impl_->reducer->set_loss_scale(scale);
 }
 
+void DataParallelCore::hand_means_to(std::weak_ptr<MeanTaker> taker) {
+  if (!impl_->reducer) return;
+  impl_->group->barrier({.label = "step_in_backward"});
+  impl_->reducer->hand_means_to(std::move(taker));
+}
+
 bool DataParallelCore::averages(const at::Tensor& parameter) const {
   return impl_->group->size() == 1 || impl_->averaged.count(parameter.unsafeGetTensorImpl()) > 0;
 }

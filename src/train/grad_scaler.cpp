@@ -18,9 +18,10 @@
 
 #include "ddp/clip_grad.hpp"
 #include "ddp/log.hpp"
+#include "ddp/optim.hpp"
 #include "ddp/process_group.hpp"
+#include "reduce/distinct_gradients.hpp"
 #include "train/checkpoint/value.hpp"
-#include "train/distinct_gradients.hpp"
 
 namespace ddp {
 namespace {
@@ -51,6 +52,9 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   return parameters;
 }
+
+// Gradients are multiplied by it in float, whoever does it.
+float reciprocal(float scale) { return static_cast<float>(1 / static_cast<double>(scale)); }
 
 // LibTorch has one pass for both, of these kinds.
 bool has_kernel(const at::Tensor& gradient) {
@@ -104,8 +108,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
 bool GradScaler::unscale(const torch::optim::Optimizer& optimizer) const {
   const at::NoGradGuard no_grad;
-  const auto factor = static_cast<float>(1 / static_cast<double>(scale_));
-  return agree(optimizer, unscale_all(distinct_gradients(parameters_of(optimizer)), factor));
+  return agree(optimizer, unscale_all(distinct_gradients(parameters_of(optimizer)), reciprocal(scale_)));
 }
 
 // Averaged gradients look the same to every rank.
@@ -128,6 +131,12 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   auto& state = optimizers_[&optimizer];
   if (state.has_stepped)
     throw std::logic_error("ddp: GradScaler: step() was called for this optimizer since the last update() already");
+  if (auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer); fused != nullptr && !state.is_unscaled) {
+    state.found_inf =
+        !fused->step_if_finite(reciprocal(scale_), [&](bool finite) { return !agree(optimizer, !finite); });
+    state.is_unscaled = state.has_stepped = true;
+    return !state.found_inf;
+  }
   if (!state.is_unscaled) unscale_(optimizer);
   state.has_stepped = true;
   if (!state.found_inf) optimizer.step();

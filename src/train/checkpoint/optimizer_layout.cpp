@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddp/optim.hpp"
 #include "train/checkpoint/optimizer_fields.hpp"
 
 namespace ddp::checkpoint {
@@ -187,10 +188,14 @@ OptimizerLayout layout_of() {
 
 const OptimizerLayout* find_layout(const std::type_info& type) {
   using namespace torch::optim;
+  namespace fused = ddp::optim;
   static const std::unordered_map<std::type_index, OptimizerLayout> layouts{
       {typeid(SGD), layout_of<SGDOptions, SGDParamState>()},
+      {typeid(fused::SGD), layout_of<SGDOptions, SGDParamState>()},
       {typeid(Adam), layout_of<AdamOptions, AdamParamState>()},
+      {typeid(fused::Adam), layout_of<AdamOptions, AdamParamState>()},
       {typeid(AdamW), layout_of<AdamWOptions, AdamWParamState>()},
+      {typeid(fused::AdamW), layout_of<AdamWOptions, AdamWParamState>()},
       {typeid(RMSprop), layout_of<RMSpropOptions, RMSpropParamState>()},
       {typeid(Adagrad), layout_of<AdagradOptions, AdagradParamState>()},
       {typeid(LBFGS), layout_of<LBFGSOptions, LBFGSParamState>()}};

@@ -1,4 +1,4 @@
-#include "train/distinct_gradients.hpp"
+#include "reduce/distinct_gradients.hpp"
 
 #include <algorithm>
 #include <cstddef>
