@@ -7,10 +7,10 @@
 // taken, every gradient is written, as a backward does. The ways of one part take turns, --steps steps each a round; a
 // figure is the median of the rounds. --keep-memory 0 leaves the allocator of all ways as glibc has it.
 //
-// faster: as many times as fast as the first row of the part. GB/s: what one pass has to read and to write, by its
-// time. "side by side": parameters and gradients lie in one piece of memory each, as after flatten_parameters. The
-// limit is a loop without an optimizer, over as many arrays as the optimizer reads and writes, laid side by side: no
-// step that goes once over its memory can be faster than that on this machine.
+// faster: as many times as fast as the first row of the part. GB/s: what one pass has to read and to write, by its time.
+// "side by side": parameters and gradients lie in one piece of memory each, as after flatten_parameters. The limit is a
+// loop without an optimizer over as many arrays as the optimizer reads and writes, laid side by side: what the machine's
+// memory gives in that minute, where the compiler vectorised it (the preset release).
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
@@ -263,7 +263,7 @@ void measure_all(const Options& options) {
   std::istringstream counts(options.text("tensors", "13,1300"));
   for (std::string count; std::getline(counts, count, ',');) {
     const Shape shape{elements, std::stoll(count), dtype};
-    std::printf("\n%lld elements of %s in %lld tensors, %d threads\n", static_cast<long long>(shape.elements),
+    std::printf("\n%lld elements of %s in %lld tensors; threads: %d\n", static_cast<long long>(shape.elements),
                 options.has("double") ? "float64" : "float32", static_cast<long long>(shape.tensors),
                 torch::get_num_threads());
     for (const auto& part : parts(shape)) {

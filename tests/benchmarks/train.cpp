@@ -4,6 +4,7 @@
 //         --static-graph  --find-unused  --overlap 0|1  --keep-memory 0|1  --no-broadcast-buffers
 //         --slow-rank R  --slow-by SHARE
 //         --optimizer sgd|sgd_momentum|adam|adamw  --library torch|ddp  --clip NORM  --alone
+//         --step-in-backward
 //         --device D  --backend NAME  --store-file PATH  --batches N  --block N
 //
 // --slow-rank: rank R computes for SHARE of its own step longer before each backward, 0.2 unless told.
@@ -12,6 +13,7 @@
 // --batches: as many times the usual batch.
 // --library: whose optimizer; LibTorch's unless told. --clip: the gradients' norm is limited, by set_max_grad_norm() of
 // an optimizer of ddp's, else by clip_grad_norm_().
+// --step-in-backward: of ddp's optimizer.
 // --alone: every rank trains a replica of its own, without a wrapper, and its steps communicate with nobody; the
 // allocator is set as the wrapper would set it.
 //
@@ -25,6 +27,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,7 +103,8 @@ ddp::DistributedDataParallelOptions options_of(const Options& options) {
 
 std::string mode_of(const Options& options) {
   if (options.has("alone")) return "alone";
-  return options.has("no-views") ? "no views" : "views";
+  return std::string(options.has("no-views") ? "no views" : "views") +
+         (options.has("step-in-backward") ? ", step in backward" : "");
 }
 
 void print(const Options& options, const ddp::benchmarks::Task& task, const ddp::ProcessGroup& group,
@@ -172,11 +176,11 @@ class Training {
         optimizer_(ddp::benchmarks::make_optimizer(options.text("optimizer", "sgd"), options.text("library", "torch"),
                                                    task.network->parameters())),
         slow_by_(options.count("slow-rank", -1) == group->rank() ? options.number("slow-by", 0.2) : 0) {
-    if (!options.has("clip")) return;
-    if (options.text("library", "torch") == "ddp")
-      ddp::benchmarks::fused(*optimizer_).set_max_grad_norm(options.number("clip", 1));
-    else
-      clip_to_ = options.number("clip", 1);
+    if (options.has("step-in-backward")) {
+      if (!model_) throw std::invalid_argument("--step-in-backward is for a wrapper, and --alone has none");
+      ddp::benchmarks::fused(*optimizer_).step_in_backward(model_);
+    }
+    if (options.has("clip")) limit_norm(options.number("clip", 1), options.text("library", "torch") == "ddp");
   }
 
   torch::Tensor step() {
@@ -200,6 +204,13 @@ class Training {
     if (!options.has("alone")) return Model(task.network, group, wrapper);
     if (wrapper.keep_freed_memory) ddp::keep_freed_memory();
     return nullptr;
+  }
+
+  void limit_norm(double limit, bool by_optimizer) {
+    if (by_optimizer)
+      ddp::benchmarks::fused(*optimizer_).set_max_grad_norm(limit);
+    else
+      clip_to_ = limit;
   }
 
   ddp::benchmarks::Task task_;
@@ -236,10 +247,11 @@ void train(const Options& options) {
 
 int main(int count, char** arguments) {
   return ddp::run([&] {
-    train(Options(count, arguments, {"model",        "steps",       "warmup",    "no-views",    "bucket-cap-mb",
-                                     "static-graph", "find-unused", "overlap",   "keep-memory", "no-broadcast-buffers",
-                                     "slow-rank",    "slow-by",     "device",    "backend",     "store-file",
-                                     "batches",      "block",       "optimizer", "library",     "clip",
-                                     "alone"}));
+    train(Options(count, arguments,
+                  {"model",        "steps",           "warmup",    "no-views",    "bucket-cap-mb",
+                   "static-graph", "find-unused",     "overlap",   "keep-memory", "no-broadcast-buffers",
+                   "slow-rank",    "slow-by",         "device",    "backend",     "store-file",
+                   "batches",      "block",           "optimizer", "library",     "clip",
+                   "alone",        "step-in-backward"}));
   });
 }
