@@ -117,7 +117,8 @@ int main(int argc, char** argv) {
     const ddp::TrainingPlan plan(
         {.local_batch = batch_size, .accumulate = accumulate, .batches = loader->batches(), .steps = steps}, *group);
     const auto rate = ddp::scaled_learning_rate(1e-3, 32, plan.global_batch(), ddp::ScalingRule::square_root);
-    torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(rate));
+    ddp::optim::AdamW optimizer(model->parameters(), ddp::optim::AdamWOptions(rate));
+    optimizer.set_max_grad_norm(1.0);
     const auto rise = steps / 10 + 1;
     ddp::RateScheduler scheduler(optimizer, ddp::schedule::warm_up(rise, ddp::schedule::cosine(steps - rise, 0.1)));
     plan.report(scheduler);
@@ -134,7 +135,6 @@ int main(int argc, char** argv) {
         }();
         micro.backward(loss);
         if (!micro.steps()) continue;
-        ddp::clip_grad_norm_(model->parameters(), 1.0);
         optimizer.step();
         optimizer.zero_grad();
         scheduler.step();

@@ -94,12 +94,13 @@ void FusedOptimizer::Taker::take(const std::vector<at::Tensor>& parameters) {
 const char* FusedOptimizer::Taker::change() const {
   for (const auto& [parameter, taken] : taken_) {
     const auto& gradient = taken.parameter.grad();
-    if (gradient.unsafeGetTensorImpl() != taken.gradient || gradient._version() != taken.version) return "a gradient";
+    if (gradient.unsafeGetTensorImpl() != taken.gradient || gradient._version() != taken.version)
+      return "a gradient was";
   }
   const auto& groups = owner_->optimizer().param_groups();
   for (std::size_t i = 0; i < options_.size(); ++i)
     if (i >= groups.size() || !owner_->rule().same(*options_[i], groups[i].options()))
-      return "the options of a parameter group";
+      return "the options of a parameter group were";
   return nullptr;
 }
 
@@ -108,7 +109,7 @@ void FusedOptimizer::Taker::end_step() {
   taken_.clear();
   if (changed == nullptr) return;
   throw std::logic_error(std::string("ddp: optim::") + owner_->rule().name() + ": " + changed +
-                         " was changed between backward(), in which step_in_backward() has updated the parameters by "
+                         " changed between backward(), in which step_in_backward() has updated the parameters by "
                          "it, and step(); change it before backward(), clip with set_max_grad_norm(), or do without "
                          "step_in_backward()");
 }

@@ -26,8 +26,8 @@ struct SgdStep {
   double gradient_scale = 1;  ///< gradients count times this
   double learning_rate = 0;
   double weight_decay = 0;
-  double momentum = 0;     ///< 0: no state
-  double new_weight = 1;   ///< of the gradient in the buffer: 1 - dampening
+  double momentum = 0;    ///< 0: no state
+  double new_weight = 1;  ///< of the gradient in the buffer: 1 - dampening
   bool nesterov = false;
   bool is_first = false;  ///< the buffer becomes the gradient, whatever it holds
 

@@ -2,10 +2,9 @@
 /// update_loops.hpp: the loops of update.hpp, written for the compiler to vectorise.
 ///
 /// Included by one source file per instruction set, which is compiled with that set's flags: everything is in an
-/// unnamed namespace and nothing calls an inline function of the standard library, for the linker keeps one copy of such
-/// a function, maybe one that the processor cannot run.
-/// Each pass is bound by memory, so what a step does not need is chosen outside the loop only where it would change the
-/// result, as a decay of 0 does for an infinite parameter.
+/// unnamed namespace and nothing calls an inline function of the standard library, for the linker keeps one copy of
+/// such a function, maybe one that the processor cannot run. Each pass is bound by memory, so what a step does not need
+/// is chosen outside the loop only where it would change the result, as a decay of 0 does for an infinite parameter.
 
 #include "optim/update_table.hpp"
 

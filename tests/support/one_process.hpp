@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ddp/distributed_data_parallel.hpp"
+#include "ddp/optim.hpp"
 #include "support/ranks.hpp"
 #include "support/text.hpp"
 #include "support/training.hpp"
@@ -74,6 +75,7 @@ struct TrainingPlan {
   int micro_batches = 1;  ///< all but the last one under no_sync
   Zero zero = Zero::to_none;
   MakeOptimizer make_optimizer = sgd_with_momentum;
+  bool step_in_backward = false;  ///< of the wrapped network's optimizer, which is one of ddp::optim
 };
 
 /// Collective. Gradients, undefined ones too, and values are those of `reference`, and bit for bit the same on all
@@ -109,6 +111,7 @@ void expect_equal_backwards(const std::shared_ptr<ProcessGroup>& group, const Di
   DistributedDataParallel model(net, group, options);
   const auto optimizer = plan.make_optimizer(net->parameters());
   const auto twin_optimizer = plan.make_optimizer(twin->parameters());
+  if (plan.step_in_backward) dynamic_cast<optim::FusedOptimizer&>(*optimizer).step_in_backward(model);
   for (int step = 0; step < plan.steps; ++step) {
     if (plan.zero != Zero::never) {
       optimizer->zero_grad(plan.zero == Zero::to_none);
@@ -121,9 +124,9 @@ void expect_equal_backwards(const std::shared_ptr<ProcessGroup>& group, const Di
       for (int rank = 0; rank < group->size(); ++rank)
         backward(alone, *twin, Turn{rank, step, micro}, 1.0 / group->size());
     }
-    expect_equal_training(*group, *net, *twin, "after step " + std::to_string(step));
     optimizer->step();
     twin_optimizer->step();
+    expect_equal_training(*group, *net, *twin, "after step " + std::to_string(step));
   }
 }
 
