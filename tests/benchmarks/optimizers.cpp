@@ -7,10 +7,10 @@
 // taken, every gradient is written, as a backward does. The ways of one part take turns, --steps steps each a round; a
 // figure is the median of the rounds. --keep-memory 0 leaves the allocator of all ways as glibc has it.
 //
-// faster: as many times as fast as the first row of the part. GB/s: what one pass has to read and to write, by its time.
-// "side by side": parameters and gradients lie in one piece of memory each, as after flatten_parameters. The limit is a
-// loop without an optimizer over as many arrays as the optimizer reads and writes, laid side by side: what the machine's
-// memory gives in that minute, where the compiler vectorised it (the preset release).
+// faster: as many times as fast as the first row of the part. GB/s: what one pass has to read and to write, by its
+// time. "side by side": parameters and gradients lie in one piece of memory each, as after flatten_parameters. The
+// limit is a loop without an optimizer over as many arrays as the optimizer reads and writes, laid side by side: what
+// the machine's memory gives in that minute, where the compiler vectorised it (the preset release).
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 

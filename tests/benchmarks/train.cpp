@@ -27,6 +27,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -243,15 +244,15 @@ void train(const Options& options) {
   if (group->rank() == 0) print(options, task, *group, step_ms, ranks, first_loss);
 }
 
+const std::set<std::string> kOptions{
+    // the training
+    "model", "batches", "steps", "warmup", "block", "slow-rank", "slow-by", "optimizer", "library", "clip", "alone",
+    // the wrapper and its group
+    "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap", "keep-memory", "no-broadcast-buffers",
+    "step-in-backward", "device", "backend", "store-file"};
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  return ddp::run([&] {
-    train(Options(count, arguments,
-                  {"model",        "steps",           "warmup",    "no-views",    "bucket-cap-mb",
-                   "static-graph", "find-unused",     "overlap",   "keep-memory", "no-broadcast-buffers",
-                   "slow-rank",    "slow-by",         "device",    "backend",     "store-file",
-                   "batches",      "block",           "optimizer", "library",     "clip",
-                   "alone",        "step-in-backward"}));
-  });
+  return ddp::run([&] { train(Options(count, arguments, kOptions)); });
 }
