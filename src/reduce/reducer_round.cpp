@@ -31,7 +31,8 @@ std::vector<comm::BucketNames> names_of(const BucketSet& buckets, const std::vec
 
 void Reducer::Impl::use_plan(BucketPlan plan) {
   buckets_.reset();  // first, for there may be no room for both
-  const auto extra = own_carrier_.defined() ? 0 : record_values_.numel();
+  // Where the record only leads, its place remains, so that a backend cuts the bucket as ever and has the same bits.
+  const auto extra = own_carrier_.defined() && !record_leads_ ? 0 : record_values_.numel();
   buckets_ = std::make_unique<BucketSet>(
       parameters_, std::move(plan), [this](std::int64_t bytes) { return group_->allocate(bytes); }, extra);
   queue_ = std::make_unique<LaunchQueue>(buckets_->bucket_of_each(), buckets_->size());
