@@ -1,6 +1,7 @@
 #include "optim/fused_step.hpp"
 
 #include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -53,23 +54,17 @@ class OnlyThese {
   ~OnlyThese() {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       optimizer_.param_groups()[i].params() = std::move(parameters_[i]);
-    for (auto& [parameter, gradient] : gradients_) parameter.mutable_grad() = gradient;
   }
   OnlyThese(const OnlyThese&) = delete;
   OnlyThese& operator=(const OnlyThese&) = delete;
 
-  /// With its gradient times `scale`.
-  void add(std::size_t group, const at::Tensor& parameter, const at::Tensor& gradient, double scale) {
+  void add(std::size_t group, const at::Tensor& parameter) {
     optimizer_.param_groups()[group].params().push_back(parameter);
-    if (scale == 1) return;
-    gradients_.emplace_back(parameter, gradient);
-    parameter.mutable_grad() = gradient * scale;
   }
 
  private:
   torch::optim::Optimizer& optimizer_;
   std::vector<std::vector<at::Tensor>> parameters_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;
 };
 
 }  // namespace
@@ -208,12 +203,16 @@ bool FusedStep::lay_states(const std::vector<Entry*>& entries, const std::vector
 }
 
 void FusedStep::run_others(double scale, const std::function<void()>& step_as_libtorch) {
-  std::vector<Entry*> others;
-  for (auto& entry : entries_)
-    if (!entry.is_plain) others.push_back(&entry);
-  if (others.empty()) return;
+  std::vector<at::Tensor> others;
   OnlyThese these(optimizer_);
-  for (const auto* entry : others) these.add(entry->group, entry->parameter, entry->gradient, scale);
+  for (const auto& entry : entries_) {
+    if (entry.is_plain) continue;
+    these.add(entry.group, entry.parameter);
+    others.push_back(entry.parameter);
+  }
+  if (others.empty()) return;
+  if (const auto gradients = distinct_gradients(others); scale != 1 && !gradients.empty())
+    at::_foreach_mul_(gradients, scale);
   step_as_libtorch();
 }
 

@@ -23,8 +23,8 @@ class FusedStep {
   void add(std::size_t group, const at::Tensor& parameter);
   /// Their gradients, each memory once, in the order in which they were added.
   std::vector<at::Tensor> gradients() const;
-  /// Updates all, by their gradients times `scale`; those that a pass cannot take by `step_as_libtorch`, which steps
-  /// through the groups as they are meanwhile.
+  /// Updates all, by their gradients times `scale`. Those that a pass cannot take have their gradients scaled in place,
+  /// and are stepped by `step_as_libtorch`, which goes through the groups as they are meanwhile.
   void run(double scale, const std::function<void()>& step_as_libtorch);
 
  private:

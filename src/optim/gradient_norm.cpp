@@ -2,10 +2,13 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "optim/update.hpp"
 
@@ -30,20 +33,26 @@ double sum_of(const Part& part) {
   return sum_of_squares(part.gradient->const_data_ptr<T>() + part.begin, static_cast<std::size_t>(part.count));
 }
 
-double sum_by_libtorch(const at::Tensor& gradient) {
-  const auto values = gradient.is_complex() ? at::view_as_real(gradient) : gradient;
-  const auto norm = at::linalg_vector_norm(values, 2, {}, false, at::kDouble).item<double>();
-  return norm * norm;
+// Waits for a device once, not for each gradient.
+double sum_by_libtorch(const std::vector<at::Tensor>& gradients) {
+  std::map<std::string, std::vector<at::Tensor>> norms;  // by device
+  for (const auto& gradient : gradients) {
+    const auto values = gradient.is_complex() ? at::view_as_real(gradient) : gradient;
+    norms[gradient.device().str()].push_back(at::linalg_vector_norm(values, 2, {}, false, at::kDouble));
+  }
+  double total = 0;
+  for (const auto& [device, of_device] : norms) total += at::stack(of_device).square().sum().item<double>();
+  return total;
 }
 
 }  // namespace
 
 double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   std::vector<Part> parts;
-  double total = 0;
+  std::vector<at::Tensor> others;
   for (const auto& gradient : gradients) {
     if (!has_loop(gradient)) {
-      total += sum_by_libtorch(gradient);
+      others.push_back(gradient);
       continue;
     }
     for (std::int64_t begin = 0; begin < gradient.numel(); begin += kPart)
@@ -54,6 +63,7 @@ double sum_of_squares(const std::vector<at::Tensor>& gradients) {
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
       sums[i] = parts[i].gradient->scalar_type() == at::kFloat ? sum_of<float>(parts[i]) : sum_of<double>(parts[i]);
   });
+  auto total = sum_by_libtorch(others);
   for (const auto sum : sums) total += sum;
   return total;
 }

@@ -9,26 +9,12 @@
 # PEERS_PYTHON names a Python that imports torch; otherwise the one beside the LibTorch in use serves.
 set -euo pipefail
 
-[[ $# -ge 1 ]] || {
-  sed -n '2,/^set/{/^#/!d;s/^# \?//p}' "$0" >&2
-  exit 2
-}
+# shellcheck source=tests/benchmarks/compare_common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/compare_common.sh"
+[[ $# -ge 1 ]] || usage "$0"
 peers=$(cd "$1" && pwd -P)
 shift
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
-"$root/cmake/bootstrap.sh" release benchmarks ddprun
-bin=$root/build/release/bin
-
-python_of_libtorch() {
-  local torch
-  torch=$(sed -n 's|^Torch_DIR:PATH=\(.*\)/share/cmake/Torch$|\1|p' "$root/build/release/CMakeCache.txt")
-  printf '%s\n' "${torch%/lib/python*}/bin/python"
-}
-export PEERS_PYTHON=${PEERS_PYTHON:-$(python_of_libtorch)}
-"$PEERS_PYTHON" -c "import torch" || {
-  echo "compare.sh: $PEERS_PYTHON does not import torch; set PEERS_PYTHON" >&2
-  exit 1
-}
+build_ours
 
 echo "-- Building the peers in build/peers"
 "$peers/build.sh" "$root/build/peers"
@@ -39,6 +25,5 @@ for model in mlp resnet gpt; do
   extra+=(--extra "train2/$model/ddp=$ours" --extra "train2/$model/ddp_no_views=$ours --no-views")
 done
 echo "-- Running all in turn"
-DDP_LOG_LEVEL=${DDP_LOG_LEVEL:-warn} python3 "$root/build/peers/run_all.py" --select train2 --rounds 5 \
-  --out results.jsonl "${extra[@]}" "$@"
+python3 "$root/build/peers/run_all.py" --select train2 --rounds 5 --out results.jsonl "${extra[@]}" "$@"
 python3 "$root/tests/benchmarks/ratios.py" "$root/build/peers/results.jsonl"

@@ -3,14 +3,21 @@
 //   train --model mlp|resnet|gpt  --steps N  --warmup N  --no-views  --bucket-cap-mb X
 //         --static-graph  --find-unused  --overlap 0|1  --keep-memory 0|1  --no-broadcast-buffers
 //         --slow-rank R  --slow-by SHARE
+//         --optimizer sgd|sgd_momentum|adam|adamw  --library torch|ddp  --clip NORM  --alone
+//         --step-in-backward
 //         --device D  --backend NAME  --store-file PATH  --batches N  --block N
 //
 // --slow-rank: rank R computes for SHARE of its own step longer before each backward, 0.2 unless told.
 // --device: cuda for that of the rank, cuda:0 for one that all share. The end of a block of steps, of which each counts
 // as its part of the block's time, waits for what they have queued there; a block is one step on the CPU and ten else.
 // --batches: as many times the usual batch.
+// --library: whose optimizer; LibTorch's unless told. --clip: the gradients' norm is limited, by set_max_grad_norm() of
+// an optimizer of ddp's, else by clip_grad_norm_().
+// --step-in-backward: of ddp's optimizer.
+// --alone: every rank trains a replica of its own, without a wrapper, and its steps communicate with nobody; the
+// allocator is set as the wrapper would set it.
 //
-// A step: gradients to none, forward, cross-entropy, backward, SGD. One thread a rank unless OMP_NUM_THREADS says
+// A step: gradients to none, forward, cross-entropy, backward, optimizer. One thread a rank unless OMP_NUM_THREADS says
 // otherwise. Its keys are those of the programs that compare.sh runs beside it.
 #include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
@@ -19,14 +26,21 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <set>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ddp/clip_grad.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/run.hpp"
 #include "measure.hpp"
 #include "networks.hpp"
+#include "optimizer_kinds.hpp"
 #include "options.hpp"
+#include "train/allocator.hpp"
 
 namespace {
 
@@ -88,6 +102,12 @@ ddp::DistributedDataParallelOptions options_of(const Options& options) {
   return result;
 }
 
+std::string mode_of(const Options& options) {
+  if (options.has("alone")) return "alone";
+  return std::string(options.has("no-views") ? "no views" : "views") +
+         (options.has("step-in-backward") ? ", step in backward" : "");
+}
+
 void print(const Options& options, const ddp::benchmarks::Task& task, const ddp::ProcessGroup& group,
            const std::vector<double>& step_ms, const std::vector<Figures>& ranks, double first_loss) {
   std::int64_t elements = 0;
@@ -95,15 +115,16 @@ void print(const Options& options, const ddp::benchmarks::Task& task, const ddp:
   for (const auto& parameter : parameters) elements += parameter.numel();
   std::printf(R"({"peer": "ddp", "mode": "%s", "model": "%s", "world": %zu, "batch": %lld, "params": %lld, )"
               R"("tensors": %zu, "grad_mb": %.6g, "steps": %zu, "bucket_cap_mb": %g, )"
-              R"("device": "%s", "backend": "%s", "static_graph": %s, )"
+              R"("device": "%s", "backend": "%s", "static_graph": %s, "optimizer": "%s", "library": "%s", )"
               R"("ms_median": %.6g, "ms_p10": %.6g, "ms_p90": %.6g%s%s%s%s%s, )"
               R"("startup_process_s": %.4g, "startup_launch_s": %.4g, "loss_first": %.8g%s})"
               "\n",
-              options.has("no-views") ? "no views" : "views", options.text("model", "mlp").c_str(), ranks.size(),
+              mode_of(options).c_str(), options.text("model", "mlp").c_str(), ranks.size(),
               static_cast<long long>(task.input.size(0)), static_cast<long long>(elements), parameters.size(),
               static_cast<double>(elements) * 4e-6, step_ms.size(), options_of(options).bucket_cap_mb,
               group.device().str().c_str(), std::string(group.backend()).c_str(),
-              options.has("static-graph") ? "true" : "false", quantile(step_ms, 0.5), quantile(step_ms, 0.1),
+              options.has("static-graph") ? "true" : "false", options.text("optimizer", "sgd").c_str(),
+              options.text("library", "torch").c_str(), quantile(step_ms, 0.5), quantile(step_ms, 0.1),
               quantile(step_ms, 0.9), list("ms_median_ranks", ranks, median_ms).c_str(),
               list("ms_mean_ranks", ranks, mean_ms).c_str(), list("rss_mb_ranks", ranks, peak_mb).c_str(),
               list("user_ms_step_ranks", ranks, user_ms).c_str(), list("sys_ms_step_ranks", ranks, system_ms).c_str(),
@@ -147,6 +168,59 @@ void compute_until(double end) {
   }
 }
 
+// A rank's training, step by step.
+class Training {
+ public:
+  Training(const Options& options, const ddp::benchmarks::Task& task, const std::shared_ptr<ddp::ProcessGroup>& group)
+      : task_(task),
+        model_(wrapped(options, task, group)),
+        optimizer_(ddp::benchmarks::make_optimizer(options.text("optimizer", "sgd"), options.text("library", "torch"),
+                                                   task.network->parameters())),
+        slow_by_(options.count("slow-rank", -1) == group->rank() ? options.number("slow-by", 0.2) : 0) {
+    if (options.has("step-in-backward")) {
+      if (!model_) throw std::invalid_argument("--step-in-backward is for a wrapper, and --alone has none");
+      ddp::benchmarks::fused(*optimizer_).step_in_backward(model_);
+    }
+    if (options.has("clip")) limit_norm(options.number("clip", 1), options.text("library", "torch") == "ddp");
+  }
+
+  torch::Tensor step() {
+    const double start = now_s();
+    optimizer_->zero_grad();
+    const auto loss = task_.loss(model_ ? model_(task_.input) : task_.network->forward(task_.input));
+    if (slow_by_ > 0)
+      compute_until(now_s() + slow_by_ * 3 * (now_s() - start));  // a backward takes twice a forward's time
+    loss.backward();
+    if (clip_to_ > 0) ddp::clip_grad_norm_(task_.network->parameters(), clip_to_);
+    optimizer_->step();
+    return loss.detach();
+  }
+
+ private:
+  using Model = ddp::DistributedDataParallel<ddp::benchmarks::Network>;
+
+  static Model wrapped(const Options& options, const ddp::benchmarks::Task& task,
+                       const std::shared_ptr<ddp::ProcessGroup>& group) {
+    const auto wrapper = options_of(options);
+    if (!options.has("alone")) return Model(task.network, group, wrapper);
+    if (wrapper.keep_freed_memory) ddp::keep_freed_memory();
+    return nullptr;
+  }
+
+  void limit_norm(double limit, bool by_optimizer) {
+    if (by_optimizer)
+      ddp::benchmarks::fused(*optimizer_).set_max_grad_norm(limit);
+    else
+      clip_to_ = limit;
+  }
+
+  ddp::benchmarks::Task task_;
+  Model model_;  // null: alone
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  double slow_by_;
+  double clip_to_ = 0;  // 0: not by this loop
+};
+
 void train(const Options& options) {
   const char* threads = std::getenv("OMP_NUM_THREADS");
   torch::set_num_threads(threads == nullptr ? 1 : std::atoi(threads));
@@ -154,19 +228,8 @@ void train(const Options& options) {
   const auto device = group->device();
   const auto task =
       ddp::benchmarks::make_task(options.text("model", "mlp"), group->rank(), options.count("batches", 1), device);
-  ddp::DistributedDataParallel model(task.network, group, options_of(options));
-  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01));
-  const bool is_slow = options.count("slow-rank", -1) == group->rank();
-  const double slow_by = options.number("slow-by", 0.2);
-  const auto step = [&] {
-    const double start = now_s();
-    optimizer.zero_grad();
-    const auto loss = task.loss(model(task.input));
-    if (is_slow) compute_until(now_s() + slow_by * 3 * (now_s() - start));  // a backward takes twice a forward's time
-    loss.backward();
-    optimizer.step();
-    return loss.detach();
-  };
+  Training training(options, task, group);
+  const auto step = [&] { return training.step(); };
 
   Figures mine(figures);
   const double first_loss = step().item<double>();
@@ -181,13 +244,15 @@ void train(const Options& options) {
   if (group->rank() == 0) print(options, task, *group, step_ms, ranks, first_loss);
 }
 
+const std::set<std::string> kOptions{
+    // the training
+    "model", "batches", "steps", "warmup", "block", "slow-rank", "slow-by", "optimizer", "library", "clip", "alone",
+    // the wrapper and its group
+    "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap", "keep-memory", "no-broadcast-buffers",
+    "step-in-backward", "device", "backend", "store-file"};
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  return ddp::run([&] {
-    train(Options(count, arguments,
-                  {"model", "steps", "warmup", "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap",
-                   "keep-memory", "no-broadcast-buffers", "slow-rank", "slow-by", "device", "backend", "store-file",
-                   "batches", "block"}));
-  });
+  return ddp::run([&] { train(Options(count, arguments, kOptions)); });
 }

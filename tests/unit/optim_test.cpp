@@ -139,7 +139,7 @@ TEST(Optim, LimitsTheNormAsClippingWouldAndLeavesTheGradients) {
     }
     const auto norm = std::sqrt(squares), factor = std::min(1.0, limit / (norm + 1e-6));
     for (std::size_t i = 0; i < ours.size(); ++i) theirs[i].mutable_grad() = ours[i].grad() * factor;
-    const auto before = ours[2].grad().clone();
+    const auto before = ours[0].grad().clone();
     torch::optim::SGD their_optimizer(theirs, 0.1);
     SGD optimizer(ours, 0.1);
     EXPECT_FALSE(optimizer.grad_norm());
@@ -149,7 +149,7 @@ TEST(Optim, LimitsTheNormAsClippingWouldAndLeavesTheGradients) {
     EXPECT_NEAR(optimizer.grad_norm().value(), norm, 1e-12 * norm);
     for (std::size_t i = 0; i < ours.size(); ++i)
       EXPECT_TRUE(torch::allclose(ours[i], theirs[i], 1e-12, 1e-13)) << i << ", limit " << limit;
-    EXPECT_TRUE(torch::equal(ours[2].grad(), before));
+    EXPECT_TRUE(torch::equal(ours[0].grad(), before)) << "one pass reads and scales it";
     optimizer.set_max_grad_norm(std::nullopt);
     optimizer.step();
     EXPECT_FALSE(optimizer.grad_norm());
