@@ -59,9 +59,9 @@ struct DistributedDataParallelOptions {
   /// else changes: not the tensors that modules and optimizers hold, not results, not files; but an address from
   /// data_ptr() may be stale after wrapping, after a Checkpoint is loaded and after the first backward(). A parameter
   /// that shares its memory with another tensor, such as a view of it, stays where it is, as rank 0 says by name; what
-  /// torch::load() loads after wrapping lies by itself again. Parameters without a slot in the buckets (frozen, ignored,
-  /// with sparse gradients) stay, too, and so does everything on a device. In a world of one the order is the reverse of
-  /// registration's. Ranks may differ.
+  /// torch::load() loads after wrapping lies by itself again. Parameters without a slot in the buckets (frozen,
+  /// ignored, with sparse gradients) stay, too, and so does everything on a device. In a world of one the order is the
+  /// reverse of registration's. Ranks may differ.
   bool flatten_parameters = false;
   /// The device of this rank, as PyTorch has it: a list of one number, that of the group's device, has forward() move
   /// the tensors of its arguments there. Empty: they are where the module is. Errors: std::logic_error for another

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "ddp/log.hpp"
 #include "reduce/fault_text.hpp"

@@ -316,6 +316,9 @@ TEST(FlatParameters, ChangeNoBitBesideOthersThatStay) {
       for (const bool on : {true, false}) {
         torch::manual_seed(3);
         const auto net = std::make_shared<PatchworkImpl>();
+        const Tensors others{net->frozen->weight, net->ignored->weight, net->embedding->weight, net->shared};
+        std::vector<const void*> before;
+        for (const auto& other : others) before.push_back(other.const_data_ptr());
         DistributedDataParallel model(net, group, flat(kPatchwork, on));
         torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
         for (int step = 0; step < 3; ++step) {
@@ -325,6 +328,7 @@ TEST(FlatParameters, ChangeNoBitBesideOthersThatStay) {
         }
         auto& all = results.emplace_back(Tensors{net->all.clone()});
         for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().clone());
+        for (std::size_t i = 0; i < others.size(); ++i) EXPECT_EQ(others[i].const_data_ptr(), before[i]) << i;
         EXPECT_TRUE(torch::equal(net->all.narrow(0, 1, 4), net->shared));
         EXPECT_EQ(is_behind(net->last->bias, net->last->weight), on);
       }
