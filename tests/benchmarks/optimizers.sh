@@ -14,6 +14,8 @@
 #   torch_adamw        torch::optim::AdamW
 #   ddp                ddp::optim::AdamW
 #   in_backward        and step_in_backward()
+#   flat               and flatten_parameters
+#   flat_in_backward   and both
 # alone_*: two processes that do not communicate. pytorch_*: PyTorch's DistributedDataParallel over Gloo, with
 # gradient_as_bucket_view and static_graph, and AdamW(fused=True) or (foreach=True).
 set -euo pipefail
@@ -34,6 +36,8 @@ for model in ${NETWORKS:-mlp gpt resnet}; do
   train="$bin/ddprun --inherit-output --nproc-per-node 2 $bin/benchmark_train --model $model --optimizer adamw"
   add ddp "$train --library ddp"
   add in_backward "$train --library ddp --step-in-backward"
+  add flat "$train --library ddp --flatten"
+  add flat_in_backward "$train --library ddp --flatten --step-in-backward"
   add torch_adamw "$train --library torch"
   add alone_torch_adamw "$train --library torch --alone"
   add alone_ddp_adamw "$train --library ddp --alone"

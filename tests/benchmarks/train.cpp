@@ -4,7 +4,7 @@
 //         --static-graph  --find-unused  --overlap 0|1  --keep-memory 0|1  --no-broadcast-buffers
 //         --slow-rank R  --slow-by SHARE
 //         --optimizer sgd|sgd_momentum|adam|adamw  --library torch|ddp  --clip NORM  --alone
-//         --step-in-backward
+//         --step-in-backward  --flatten
 //         --device D  --backend NAME  --store-file PATH  --batches N  --block N
 //
 // --slow-rank: rank R computes for SHARE of its own step longer before each backward, 0.2 unless told.
@@ -13,7 +13,7 @@
 // --batches: as many times the usual batch.
 // --library: whose optimizer; LibTorch's unless told. --clip: the gradients' norm is limited, by set_max_grad_norm() of
 // an optimizer of ddp's, else by clip_grad_norm_().
-// --step-in-backward: of ddp's optimizer.
+// --step-in-backward: of ddp's optimizer. --flatten: flatten_parameters.
 // --alone: every rank trains a replica of its own, without a wrapper, and its steps communicate with nobody; the
 // allocator is set as the wrapper would set it.
 //
@@ -97,6 +97,7 @@ ddp::DistributedDataParallelOptions options_of(const Options& options) {
   result.static_graph = options.has("static-graph");
   result.find_unused_parameters = options.has("find-unused");
   result.keep_freed_memory = options.count("keep-memory", 1) != 0;
+  result.flatten_parameters = options.has("flatten");
   result.broadcast_buffers = !options.has("no-broadcast-buffers");
   if (options.has("overlap")) result.overlap_communication = options.count("overlap", 1) != 0;
   return result;
@@ -104,7 +105,7 @@ ddp::DistributedDataParallelOptions options_of(const Options& options) {
 
 std::string mode_of(const Options& options) {
   if (options.has("alone")) return "alone";
-  return std::string(options.has("no-views") ? "no views" : "views") +
+  return std::string(options.has("no-views") ? "no views" : "views") + (options.has("flatten") ? ", flat" : "") +
          (options.has("step-in-backward") ? ", step in backward" : "");
 }
 
@@ -249,7 +250,7 @@ const std::set<std::string> kOptions{
     "model", "batches", "steps", "warmup", "block", "slow-rank", "slow-by", "optimizer", "library", "clip", "alone",
     // the wrapper and its group
     "no-views", "bucket-cap-mb", "static-graph", "find-unused", "overlap", "keep-memory", "no-broadcast-buffers",
-    "step-in-backward", "device", "backend", "store-file"};
+    "step-in-backward", "flatten", "device", "backend", "store-file"};
 
 }  // namespace
 
