@@ -22,7 +22,7 @@ using Optimizer = torch::optim::Optimizer;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLimit = 0.3;
-constexpr int kSteps = 30;
+constexpr int kSteps = 20;
 
 /// Each rank has infinite inputs in steps of its own.
 Batch batch_of(const ProcessGroup& group, int step) {
@@ -40,7 +40,7 @@ struct Trained {
 template <class Step>
 Trained train(const Group& group, const MakeOptimizer& make_optimizer, const Step& step_of) {
   Perceptron net;
-  DistributedDataParallel model(net, group, kBucketEach);
+  DistributedDataParallel model(net, group);
   const auto optimizer = make_optimizer(net->parameters());
   GradScaler scaler(model, {.init_scale = 64, .growth_interval = 2});
   Trained trained;
