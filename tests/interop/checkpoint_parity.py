@@ -3,7 +3,8 @@
     checkpoint_parity.py PROGRAM    PROGRAM is checkpoint_run.cpp's
 
 The losses must be those of a run that stays in one language. With SGD they are equal to the bit; the other optimizers
-of C++ and Python order their arithmetic differently, so that straight runs of the two differ in the last digits, too.
+of C++ and Python order their arithmetic differently, so that straight runs of the two differ in the last digits, too;
+"fused" ones are ddp::optim's in C++.
 """
 
 import os
@@ -27,6 +28,7 @@ OPTIMIZERS = {
     "adagrad": lambda groups, _: torch.optim.Adagrad(groups, lr=0.05, lr_decay=0.01),
     "lbfgs": lambda _, parameters: torch.optim.LBFGS(parameters, lr=0.5, max_iter=4, history_size=3),
 }
+OPTIMIZERS |= {f"fused_{name}": OPTIMIZERS[name] for name in ("sgd", "adamw")}
 
 
 def run_cpp(program, *arguments):

@@ -13,6 +13,7 @@
 
 #include "ddp/checkpoint.hpp"
 #include "ddp/error.hpp"
+#include "ddp/optim.hpp"
 #include "ddp/state_dict.hpp"
 
 namespace {
@@ -54,6 +55,15 @@ const std::map<std::string, MakeOptimizer> kOptimizers{
     {"adagrad",
      [](const Groups& groups, const auto&) {
        return std::make_unique<optim::Adagrad>(groups, optim::AdagradOptions(0.05).lr_decay(0.01));
+     }},
+    {"fused_sgd",
+     [](const Groups& groups, const auto&) {
+       auto options = optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3).nesterov(true);
+       return std::make_unique<ddp::optim::SGD>(groups, options);
+     }},
+    {"fused_adamw",
+     [](const Groups& groups, const auto&) {
+       return std::make_unique<ddp::optim::AdamW>(groups, optim::AdamWOptions(0.01).betas({0.8, 0.99}));
      }},
     {"lbfgs", [](const Groups&, const std::vector<at::Tensor>& parameters) {
        return std::make_unique<optim::LBFGS>(parameters, optim::LBFGSOptions(0.5).max_iter(4).history_size(3));

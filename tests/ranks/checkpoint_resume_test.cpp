@@ -14,7 +14,6 @@
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/distributed_sampler.hpp"
 #include "ddp/error.hpp"
-#include "ddp/seed.hpp"
 #include "ddp/state_dict.hpp"
 #include "support/ranks.hpp"
 #include "support/temp_folder.hpp"
@@ -26,83 +25,6 @@ namespace {
 
 using namespace ddp::testing;
 using Group = std::shared_ptr<ProcessGroup>;
-
-constexpr std::int64_t kStepsInAll = 6;
-
-/// Dropout, whose masks differ between the ranks, buffers, and a layer that has no gradient before step 4.
-struct DroppingImpl : torch::nn::Module {
-  explicit DroppingImpl(std::uint64_t seed) {
-    torch::manual_seed(seed);
-    first = register_module("first", torch::nn::Linear(8, 6));
-    norm = register_module("norm", torch::nn::BatchNorm1d(6));
-    late = register_module("late", torch::nn::Linear(6, 6));
-    last = register_module("last", torch::nn::Linear(6, 4));
-    to(torch::kDouble);
-  }
-  torch::Tensor forward(const torch::Tensor& x, bool uses_late) {
-    auto hidden = torch::dropout(torch::tanh(norm(first(x))), 0.3, is_training());
-    return last(uses_late ? hidden + late(hidden) : hidden);
-  }
-  torch::nn::Linear first{nullptr}, late{nullptr}, last{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-};
-TORCH_MODULE(Dropping);
-
-using MakeGrouped = std::function<std::unique_ptr<torch::optim::Optimizer>(
-    const std::vector<torch::optim::OptimizerParamGroup>& groups)>;
-
-void train(const std::filesystem::path& path, std::int64_t steps, std::uint64_t seed, const MakeGrouped& make) {
-  run_ranks(2, [&](const Group& group) {
-    Dropping net(seed);
-    DistributedDataParallel model(net, group, {.find_unused_parameters = true});
-    seed_all(seed, *group);
-    const auto all = net->parameters();
-    const auto optimizer = make({{{all[0], all[1]}}, {{all.begin() + 2, all.end()}}});
-    torch::optim::StepLR scheduler(*optimizer, 2, 0.5);
-    double sum = 0;
-    Checkpoint checkpoint(path, model, *optimizer, scheduler);
-    checkpoint.add("sum", sum);
-    for (auto step = checkpoint.load_or_start().step; step < steps; ++step) {
-      auto generator = at::globalContext().defaultGenerator(at::kCPU);
-      const auto kept = generator.get_state();
-      const auto batch = Batch::of_step(step, 8).of_rank(group->rank(), 2);
-      generator.set_state(kept);
-      optimizer->zero_grad();
-      const auto loss = squared_error(model(batch.input, step >= 4), batch.target);
-      loss.backward();
-      optimizer->step();
-      scheduler.step();
-      sum += loss.item<double>();
-    }
-    checkpoint.save({.step = steps});
-  });
-}
-
-/// 6 steps against 3 + 3 and 5 + 1 in new processes that begin with other weights and random numbers.
-void expect_exact_resume(const MakeGrouped& make) {
-  for (const std::int64_t stop : {3, 5}) {
-    const TempFolder folder;
-    train(folder / "straight.pt", kStepsInAll, 1, make);
-    train(folder / "resumed.pt", stop, 1, make);
-    train(folder / "resumed.pt", kStepsInAll, 99, make);
-    EXPECT_EQ(contents(folder / "resumed.pt"), contents(folder / "straight.pt")) << "stopped after " << stop;
-  }
-}
-
-TEST(CheckpointResume, IsExactForSgdWithMomentum) {
-  expect_exact_resume([](const auto& groups) {
-    return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1).momentum(0.9));
-  });
-}
-TEST(CheckpointResume, IsExactForAdam) {
-  expect_exact_resume(
-      [](const auto& groups) { return std::make_unique<torch::optim::Adam>(groups, torch::optim::AdamOptions(0.01)); });
-}
-TEST(CheckpointResume, IsExactForAdamWWithAmsgrad) {
-  expect_exact_resume([](const auto& groups) {
-    return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(0.01).amsgrad(true));
-  });
-}
 
 /// Its gradients come in another order than that of registration, so that buckets are made anew after the first step.
 struct BackToFrontImpl : torch::nn::Module {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "ddp/optim.hpp"
 #include "support/text.hpp"
 
 namespace ddp {
@@ -17,8 +18,9 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // One weight under plain gradient descent of rate 1.
-struct Weight {
-  explicit Weight(torch::Dtype dtype = torch::kFloat) : value(torch::zeros({2}, dtype).requires_grad_()) {}
+template <class Sgd>
+struct WeightOf {
+  explicit WeightOf(torch::Dtype dtype = torch::kFloat) : value(torch::zeros({2}, dtype).requires_grad_()) {}
 
   /// Gradients (1, `gradient`) times the scale.
   void backward(GradScaler& scaler, float gradient = 1) {
@@ -33,12 +35,15 @@ struct Weight {
   }
 
   at::Tensor value;
-  torch::optim::SGD optimizer{std::vector{value}, 1.0};
+  Sgd optimizer{std::vector{value}, 1.0};
 };
+using Weight = WeightOf<torch::optim::SGD>;
+using FusedWeight = WeightOf<optim::SGD>;
 
-TEST(GradScaler, StepsAsIfTheLossHadNotBeenScaled) {
+template <class AnyWeight>
+void expect_steps_as_if_the_loss_had_not_been_scaled() {
   for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kComplexFloat}) {
-    Weight weight(dtype);
+    AnyWeight weight(dtype);
     GradScaler scaler({.init_scale = 1024});
     weight.value.mutable_grad() = torch::full({2}, 1024 * 0.25, torch::kFloat).to(dtype);
     EXPECT_TRUE(scaler.step(weight.optimizer));
@@ -46,9 +51,15 @@ TEST(GradScaler, StepsAsIfTheLossHadNotBeenScaled) {
   }
 }
 
-TEST(GradScaler, SkipsAStepWithAnInfiniteGradientAndHalvesTheScale) {
+TEST(GradScaler, StepsAsIfTheLossHadNotBeenScaled) {
+  expect_steps_as_if_the_loss_had_not_been_scaled<Weight>();
+  expect_steps_as_if_the_loss_had_not_been_scaled<FusedWeight>();
+}
+
+template <class AnyWeight>
+void expect_to_skip_steps_with_infinite_gradients() {
   for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
-    Weight weight;
+    AnyWeight weight;
     GradScaler scaler({.init_scale = 1024});
     EXPECT_FALSE(weight.step(scaler, bad));
     EXPECT_TRUE(torch::equal(weight.value.detach(), torch::zeros({2})));
@@ -56,6 +67,11 @@ TEST(GradScaler, SkipsAStepWithAnInfiniteGradientAndHalvesTheScale) {
     EXPECT_TRUE(weight.step(scaler));
     EXPECT_TRUE(torch::equal(weight.value.detach(), torch::full({2}, -1.0F)));
   }
+}
+
+TEST(GradScaler, SkipsAStepWithAnInfiniteGradientAndHalvesTheScale) {
+  expect_to_skip_steps_with_infinite_gradients<Weight>();
+  expect_to_skip_steps_with_infinite_gradients<FusedWeight>();
 }
 
 TEST(GradScaler, GrowsAfterAnIntervalWithoutOneAndNotBeyondFloat) {
@@ -102,8 +118,9 @@ TEST(GradScaler, ThatIsNotEnabledDoesNothing) {
   EXPECT_EQ(scaler.current_scale(), 1);
 }
 
-TEST(GradScaler, UnscalesForThoseWhoLookAtGradientsAndOnceOnly) {
-  Weight weight;
+template <class AnyWeight>
+void expect_to_unscale_once() {
+  AnyWeight weight;
   GradScaler scaler({.init_scale = 64});
   weight.backward(scaler);
   scaler.unscale_(weight.optimizer);
@@ -117,8 +134,40 @@ TEST(GradScaler, UnscalesForThoseWhoLookAtGradientsAndOnceOnly) {
   EXPECT_THROW(scaler.update(), std::logic_error);
 }
 
-TEST(GradScaler, UnscalesAGradientOfTwoParametersOnce) {
-  Weight weight;
+TEST(GradScaler, UnscalesForThoseWhoLookAtGradientsAndOnceOnly) {
+  expect_to_unscale_once<Weight>();
+  expect_to_unscale_once<FusedWeight>();
+}
+
+TEST(GradScaler, LetsAFusedStepUnscaleOnItsWayAndLeavesItsGradients) {
+  FusedWeight weight;
+  GradScaler scaler({.init_scale = 64});
+  weight.backward(scaler);
+  EXPECT_TRUE(scaler.step(weight.optimizer));
+  EXPECT_TRUE(torch::equal(weight.value.grad(), torch::full({2}, 64.F)));
+  EXPECT_TRUE(torch::equal(weight.value.detach(), torch::full({2}, -1.F)));
+  EXPECT_THROW(scaler.unscale_(weight.optimizer), std::logic_error);
+  EXPECT_THROW(scaler.step(weight.optimizer), std::logic_error);
+  scaler.update();
+}
+
+TEST(GradScaler, LetsAFusedStepLimitTheNormOfUnscaledGradients) {
+  for (const bool unscales : {false, true}) {
+    FusedWeight weight;
+    weight.optimizer.set_max_grad_norm(1);
+    GradScaler scaler({.init_scale = 64});
+    weight.backward(scaler, 0.75F);  // (1, 0.75)
+    if (unscales) scaler.unscale_(weight.optimizer);
+    EXPECT_TRUE(scaler.step(weight.optimizer));
+    scaler.update();
+    EXPECT_NEAR(weight.optimizer.grad_norm().value(), 1.25, 1e-12);
+    EXPECT_TRUE(torch::allclose(weight.value.detach(), torch::tensor({-0.8F, -0.6F}), 1e-5));
+  }
+}
+
+template <class AnyWeight>
+void expect_to_unscale_a_shared_gradient_once() {
+  AnyWeight weight;
   auto twin = torch::zeros({2}).requires_grad_();
   weight.optimizer.add_param_group({{twin}});
   GradScaler scaler({.init_scale = 4});
@@ -126,6 +175,11 @@ TEST(GradScaler, UnscalesAGradientOfTwoParametersOnce) {
   twin.mutable_grad() = weight.value.grad();
   scaler.step(weight.optimizer);
   EXPECT_TRUE(torch::equal(twin.detach(), torch::full({2}, -1.0F)));
+}
+
+TEST(GradScaler, UnscalesAGradientOfTwoParametersOnce) {
+  expect_to_unscale_a_shared_gradient_once<Weight>();
+  expect_to_unscale_a_shared_gradient_once<FusedWeight>();
 }
 
 TEST(GradScaler, UnscalesTheRowsOfASparseGradient) {
@@ -140,7 +194,8 @@ TEST(GradScaler, UnscalesTheRowsOfASparseGradient) {
 }
 
 TEST(GradScaler, JudgesEachOptimizerAloneAndLowersTheScaleForOne) {
-  Weight good, bad;
+  Weight good;
+  FusedWeight bad;
   GradScaler scaler({.init_scale = 8});
   good.backward(scaler);
   bad.backward(scaler, kInfinity);

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "ddp/optim.hpp"
 #include "support/text.hpp"
 #include "support/thrown.hpp"
 
@@ -59,6 +60,9 @@ TEST(ScalingRuleOfAnOptimizer, IsLinearForSgdAndTheSquareRootForThoseThatDivideB
 }
 
 TEST(ScalingRuleOfAnOptimizer, KnowsWhatIsDerivedFromThem) {
+  EXPECT_EQ(scaling_rule(optim::SGD(one_parameter(), 0.1)), ScalingRule::linear);
+  EXPECT_EQ(scaling_rule(optim::Adam(one_parameter())), ScalingRule::square_root);
+  EXPECT_EQ(scaling_rule(optim::AdamW(one_parameter())), ScalingRule::square_root);
   struct Nadam : torch::optim::Adam {
     using Adam::Adam;
   };

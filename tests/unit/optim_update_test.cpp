@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -92,12 +93,12 @@ std::vector<SgdStep> sgd_steps() {
 std::vector<AdamStep> adam_steps() {
   std::vector<AdamStep> steps;
   for (const double decay : {0.0, 0.1})
-    for (const double shrink : {1.0, 0.99})
+    for (const double beta1 : {0.9, 0.3})
       for (const bool amsgrad : {false, true})
         steps.push_back({.gradient_scale = 0.3,
                          .weight_decay = decay,
-                         .shrink = shrink,
-                         .beta1 = 0.9,
+                         .shrink = decay > 0 ? 0.99 : 1,
+                         .beta1 = beta1,
                          .beta2 = 0.999,
                          .step_size = 0.01,
                          .root_scale = 1.5,
@@ -172,6 +173,21 @@ TEST(OptimUpdate, AdamDividesTheMeanByTheRootOfTheMeanSquare) {
   EXPECT_EQ(square, 9.5);
   EXPECT_EQ(largest, 16);
   EXPECT_EQ(parameter, 2);
+}
+
+// The part that weighs more is not multiplied; with beta1 0 the mean is the gradient.
+TEST(OptimUpdate, AdamRoundsAMeanOnceAndLittleOfTheOtherPart) {
+  constexpr double kRounding = std::numeric_limits<float>::epsilon() / 2;
+  for (const double beta1 : {0.0, 0.3, 0.5, 0.9, 0.99})
+    for (int i = 0; i < 200; ++i) {
+      const auto gradient = static_cast<float>(std::sin(i)), before = static_cast<float>(std::sin(3 * i + 1));
+      float parameter = 0, mean = before, square = 1;
+      update(AdamStep{.beta1 = beta1, .beta2 = 0.5, .eps = 1},
+             Range<float>{&parameter, &gradient, {&mean, &square}, 1});
+      const double apart = double{gradient} - before, exact = before + apart * (1 - beta1);
+      const double of_other = 4 * kRounding * std::abs(apart) * std::min(beta1, 1 - beta1);
+      EXPECT_NEAR(mean, exact, kRounding * std::abs(exact) * (1 + 1e-6) + of_other) << beta1 << ' ' << i;
+    }
 }
 
 TEST(OptimUpdate, AnInfiniteParameterWithoutDecayStaysInfinite) {

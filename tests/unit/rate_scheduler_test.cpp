@@ -11,6 +11,7 @@
 
 #include "ddp/checkpoint.hpp"
 #include "ddp/error.hpp"
+#include "ddp/optim.hpp"
 #include "ddp/state_dict.hpp"
 #include "support/temp_folder.hpp"
 #include "support/text.hpp"
@@ -80,14 +81,17 @@ TEST(RateScheduler, DoesNotDriftWhereTheRateIsWrittenOver) {
   EXPECT_EQ(rates_of(optimizer), Rates{0.5});
 }
 
-TEST(RateScheduler, WorksWithEachOfLibTorchsOptimizers) {
+TEST(RateScheduler, WorksWithEachOptimizerOfLibTorchAndWithTheFusedOnes) {
   const std::vector<std::shared_ptr<optim::Optimizer>> optimizers{
       std::make_shared<optim::SGD>(std::vector<torch::Tensor>{parameter()}, 0.5),
       std::make_shared<optim::Adam>(std::vector<torch::Tensor>{parameter()}, optim::AdamOptions(0.5)),
       std::make_shared<optim::AdamW>(std::vector<torch::Tensor>{parameter()}, optim::AdamWOptions(0.5)),
       std::make_shared<optim::RMSprop>(std::vector<torch::Tensor>{parameter()}, optim::RMSpropOptions(0.5)),
       std::make_shared<optim::Adagrad>(std::vector<torch::Tensor>{parameter()}, optim::AdagradOptions(0.5)),
-      std::make_shared<optim::LBFGS>(std::vector<torch::Tensor>{parameter()}, optim::LBFGSOptions(0.5))};
+      std::make_shared<optim::LBFGS>(std::vector<torch::Tensor>{parameter()}, optim::LBFGSOptions(0.5)),
+      std::make_shared<ddp::optim::SGD>(std::vector<torch::Tensor>{parameter()}, 0.5),
+      std::make_shared<ddp::optim::Adam>(std::vector<torch::Tensor>{parameter()}, optim::AdamOptions(0.5)),
+      std::make_shared<ddp::optim::AdamW>(std::vector<torch::Tensor>{parameter()}, optim::AdamWOptions(0.5))};
   for (const auto& optimizer : optimizers) {
     RateScheduler scheduler(*optimizer, warm_up(1));
     EXPECT_EQ(rates_of(*optimizer), Rates{0.25});
@@ -107,8 +111,9 @@ TEST(RateScheduler, RefusesToGoOnWithWhatDoesNotFit) {
 }
 
 /// A line that is fitted, with everything that one run has.
-struct Training {
-  explicit Training(const std::filesystem::path& path, double base_rate = 0.01)
+template <class AdamW>
+struct TrainingBy {
+  explicit TrainingBy(const std::filesystem::path& path, double base_rate = 0.01)
       : optimizer({{{net->weight}, std::make_unique<optim::AdamWOptions>(base_rate)},
                    {{net->bias}, std::make_unique<optim::AdamWOptions>(base_rate / 2)}},
                   optim::AdamWOptions(base_rate)),
@@ -131,24 +136,32 @@ struct Training {
   }
 
   torch::nn::Linear net{3, 2};
-  optim::AdamW optimizer;
+  AdamW optimizer;
   RateScheduler scheduler;
   Checkpoint checkpoint;
 };
+using Training = TrainingBy<optim::AdamW>;
+using FusedTraining = TrainingBy<ddp::optim::AdamW>;
 
 /// 12 steps against those before and after a stop. The scheduler is given before the optimizer, whose rates it sets.
-void expect_exact_resume(std::int64_t stop) {
+template <class AnyTraining>
+void expect_exact_resume_of(std::int64_t stop) {
   const TempFolder folder;
   torch::manual_seed(5);
-  Training straight(folder / "straight.pt");
+  AnyTraining straight(folder / "straight.pt");
   torch::manual_seed(5);
-  Training before(folder / "resumed.pt");
+  AnyTraining before(folder / "resumed.pt");
   const auto rates = straight.train_until(12);
   before.train_until(stop);
-  Training after(folder / "resumed.pt");
+  AnyTraining after(folder / "resumed.pt");
   EXPECT_EQ(after.train_until(12), std::vector<Rates>(rates.begin() + stop, rates.end()));
   EXPECT_TRUE(torch::equal(after.net->weight, straight.net->weight));
   EXPECT_EQ(testing::contents(folder / "resumed.pt"), testing::contents(folder / "straight.pt"));
+}
+
+void expect_exact_resume(std::int64_t stop) {
+  expect_exact_resume_of<Training>(stop);
+  expect_exact_resume_of<FusedTraining>(stop);
 }
 
 TEST(RateScheduler, GoesOnToTheBitInsideTheWarmUp) { expect_exact_resume(2); }
@@ -156,6 +169,16 @@ TEST(RateScheduler, GoesOnToTheBitInsideTheCosine) { expect_exact_resume(7); }
 TEST(RateScheduler, GoesOnToTheBitBeforeItsFirstStepAndAfterItsEnd) {
   expect_exact_resume(0);
   expect_exact_resume(11);
+}
+
+TEST(RateScheduler, StepsAFusedOptimizerByTheRatesOfLibTorchs) {
+  const TempFolder folder;
+  torch::manual_seed(5);
+  Training theirs(folder / "theirs.pt");
+  torch::manual_seed(5);
+  FusedTraining ours(folder / "ours.pt");
+  EXPECT_EQ(ours.train_until(12), theirs.train_until(12));
+  EXPECT_TRUE(torch::allclose(ours.net->weight, theirs.net->weight, 1e-5, 1e-6));
 }
 
 TEST(RateScheduler, GoesOnWithTheBaseRateOfTheNewRun) {

@@ -150,9 +150,10 @@ class FieldReader {
   std::string missing_;
 };
 
-template <class Options, class State>
+template <class LibTorchs, class Options, class State>
 OptimizerLayout layout_of() {
   return {
+      .libtorchs = &typeid(LibTorchs),
       .write_options =
           [](OptimizerOptions& options) {
             FieldWriter writer(Tensors::shared);
@@ -190,15 +191,15 @@ const OptimizerLayout* find_layout(const std::type_info& type) {
   using namespace torch::optim;
   namespace fused = ddp::optim;
   static const std::unordered_map<std::type_index, OptimizerLayout> layouts{
-      {typeid(SGD), layout_of<SGDOptions, SGDParamState>()},
-      {typeid(fused::SGD), layout_of<SGDOptions, SGDParamState>()},
-      {typeid(Adam), layout_of<AdamOptions, AdamParamState>()},
-      {typeid(fused::Adam), layout_of<AdamOptions, AdamParamState>()},
-      {typeid(AdamW), layout_of<AdamWOptions, AdamWParamState>()},
-      {typeid(fused::AdamW), layout_of<AdamWOptions, AdamWParamState>()},
-      {typeid(RMSprop), layout_of<RMSpropOptions, RMSpropParamState>()},
-      {typeid(Adagrad), layout_of<AdagradOptions, AdagradParamState>()},
-      {typeid(LBFGS), layout_of<LBFGSOptions, LBFGSParamState>()}};
+      {typeid(SGD), layout_of<SGD, SGDOptions, SGDParamState>()},
+      {typeid(fused::SGD), layout_of<SGD, SGDOptions, SGDParamState>()},
+      {typeid(Adam), layout_of<Adam, AdamOptions, AdamParamState>()},
+      {typeid(fused::Adam), layout_of<Adam, AdamOptions, AdamParamState>()},
+      {typeid(AdamW), layout_of<AdamW, AdamWOptions, AdamWParamState>()},
+      {typeid(fused::AdamW), layout_of<AdamW, AdamWOptions, AdamWParamState>()},
+      {typeid(RMSprop), layout_of<RMSprop, RMSpropOptions, RMSpropParamState>()},
+      {typeid(Adagrad), layout_of<Adagrad, AdagradOptions, AdagradParamState>()},
+      {typeid(LBFGS), layout_of<LBFGS, LBFGSOptions, LBFGSParamState>()}};
   const auto found = layouts.find(type);
   return found == layouts.end() ? nullptr : &found->second;
 }

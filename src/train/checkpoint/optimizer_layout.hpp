@@ -1,5 +1,6 @@
 #pragma once
-/// optimizer_layout.hpp: how the options and the state of an optimizer of torch::optim stand in a file: as in Python's.
+/// optimizer_layout.hpp: how the options and the state of an optimizer of torch::optim, or of the one in optim.hpp that
+/// takes its place, stand in a file: as in Python's.
 
 #include <torch/optim/optimizer.h>
 
@@ -11,6 +12,8 @@
 namespace ddp::checkpoint {
 
 struct OptimizerLayout {
+  /// LibTorch's optimizer of this kind, by whose name a file tells it from others.
+  const std::type_info* libtorchs;
   Dict (*write_options)(torch::optim::OptimizerOptions& options);
   /// Errors: std::runtime_error for options that are not there or that C++ does not know.
   void (*read_options)(const Place& place, torch::optim::OptimizerOptions& options);
@@ -24,7 +27,7 @@ struct OptimizerLayout {
                                                                    const at::Tensor& parameter);
 };
 
-/// nullptr for optimizers that are not torch::optim's own.
+/// nullptr for other optimizers than these.
 const OptimizerLayout* find_layout(const std::type_info& type);
 
 }  // namespace ddp::checkpoint

@@ -225,12 +225,10 @@ class TypedOptimizer : public Part {
 }  // namespace
 
 std::unique_ptr<Part> make_part(Optimizer& optimizer, std::shared_ptr<torch::nn::Module> module) {
-  std::unique_ptr<Part> part;
   if (const auto* layout = find_layout(typeid(optimizer)))
-    part = std::make_unique<KnownOptimizer>(optimizer, *layout, std::move(module));
-  else
-    part = std::make_unique<OtherOptimizer>(optimizer);
-  return std::make_unique<TypedOptimizer>(type_of(optimizer), std::move(part));
+    return std::make_unique<TypedOptimizer>(c10::demangle(layout->libtorchs->name()),
+                                            std::make_unique<KnownOptimizer>(optimizer, *layout, std::move(module)));
+  return std::make_unique<TypedOptimizer>(type_of(optimizer), std::make_unique<OtherOptimizer>(optimizer));
 }
 
 }  // namespace ddp::checkpoint
