@@ -64,7 +64,7 @@ void adam_loop(const AdamStep& step, const Range<T>& range) {
   const T beta1 = static_cast<T>(step.beta1), new1 = static_cast<T>(1 - step.beta1);
   const T beta2 = static_cast<T>(step.beta2), new2 = static_cast<T>(1 - step.beta2);
   const T root_scale = static_cast<T>(step.root_scale), eps = static_cast<T>(step.eps);
-  const bool is_old = step.beta1 > 0.5;
+  const bool keeps_most = step.beta1 > 0.5;
   const std::size_t count = range.count;
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
@@ -72,7 +72,7 @@ void adam_loop(const AdamStep& step, const Range<T>& range) {
     if constexpr (decays) gradient = gradient + parameter[i] * decay;
     // Python's lerp_(), which rounds the mean once, where a sum of two products rounds each of them, too.
     const T apart = gradient - means[i];
-    const T mean = is_old ? means[i] + apart * new1 : gradient - apart * beta1;
+    const T mean = keeps_most ? means[i] + apart * new1 : gradient - apart * beta1;
     T square = squares[i] * beta2 + gradient * gradient * new2;
     means[i] = mean;
     squares[i] = square;

@@ -6,11 +6,12 @@
 #
 # PEERS_FOLDER holds run_all.py and ddp_python.py, and is only read. The options go to run_all.py, for example
 # --rounds 3 --until 1800, or --fresh --max-noise 1 on a machine that is never quiet. A run counts where other processes
-# used little of the machine meanwhile; results are kept in build/optimizers.jsonl and count the next time too, so remove
+# used little of the machine meanwhile; results are kept in build/optimizers-*.jsonl and count the next time too, so remove
 # it after a change. NETWORKS names some of "mlp gpt resnet". PEERS_PYTHON names a Python that imports torch; otherwise
 # the one beside the LibTorch in use serves.
 #
-# All have the same setting of the allocator, that of keep_freed_memory. Of this library, ddp:
+# All have the same setting of the allocator: that of keep_freed_memory, or, with ALLOCATOR=glibc, glibc's own. Of this
+# library, ddp:
 #   torch_adamw        torch::optim::AdamW
 #   ddp                ddp::optim::AdamW
 #   in_backward        and step_in_backward()
@@ -28,12 +29,17 @@ shift
 build_ours
 
 export OMP_NUM_THREADS=1
-export MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432
+keep=1
+if [[ ${ALLOCATOR:-keeps} == glibc ]]; then
+  keep=0
+else
+  export MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432
+fi
 
 extra=()
 add() { extra+=(--extra "adamw2/$model/$1=$2"); }
 for model in ${NETWORKS:-mlp gpt resnet}; do
-  train="$bin/ddprun --inherit-output --nproc-per-node 2 $bin/benchmark_train --model $model --optimizer adamw"
+  train="$bin/ddprun --inherit-output --nproc-per-node 2 $bin/benchmark_train --model $model --optimizer adamw --keep-memory $keep"
   add ddp "$train --library ddp"
   add in_backward "$train --library ddp --step-in-backward"
   add flat "$train --library ddp --flatten"
@@ -47,7 +53,7 @@ for model in ${NETWORKS:-mlp gpt resnet}; do
       --model $model --gradient-as-bucket-view --static-graph"
   done
 done
-results=$root/build/optimizers.jsonl
+results=$root/build/optimizers-${ALLOCATOR:-keeps}.jsonl
 echo "-- Running all in turn"
 python3 "$peers/run_all.py" --select none --rounds 5 --out "$results" "${extra[@]}" "$@"
 python3 "$root/tests/benchmarks/ratios.py" "$results" \
