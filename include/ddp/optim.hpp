@@ -43,7 +43,8 @@ class FusedOptimizer {
 
   /// From now on step() takes gradients times min(1, max_norm / (norm + 1e-6)), as clip_grad_norm_() would leave them,
   /// where norm is the 2-norm of all gradients of this optimizer: a pass that reads them, and none that writes them.
-  /// Only gradients that go to LibTorch's own step are changed. nullopt: no limit. Errors: std::invalid_argument for a limit that is not above zero.
+  /// Only gradients that go to LibTorch's own step are changed. nullopt: no limit. Errors: std::invalid_argument for a
+  /// limit that is not above zero.
   void set_max_grad_norm(std::optional<double> max_norm);
   /// The norm of the gradients in the last step(), before the limit and without the factor of a GradScaler; nullopt
   /// where it had none to form.

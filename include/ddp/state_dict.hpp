@@ -35,8 +35,8 @@ c10::IValue state_dict(const torch::nn::Module& module);
 /// Copies into the module's tensors. Names, dtypes and shapes must be the module's; else nothing is changed.
 void load_state_dict(torch::nn::Module& module, const c10::IValue& state);
 
-/// As Python's optimizer.state_dict(), for SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS; other optimizers in a layout
-/// of their own. The state of the other language's optimizer fits.
+/// As Python's optimizer.state_dict(), for SGD, Adam, AdamW (ddp::optim's too), RMSprop, Adagrad and LBFGS; others in a
+/// layout of their own. The state of the other language's optimizer fits.
 c10::IValue state_dict(torch::optim::Optimizer& optimizer);
 /// The optimizer has as many groups and parameters as the one that was saved; else nothing is changed.
 void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state);

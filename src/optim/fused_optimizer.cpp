@@ -35,23 +35,23 @@ class FusedOptimizer::Taker final : public MeanTaker {
   void take(const std::vector<at::Tensor>& parameters) override;
 
   void belong_to(FusedOptimizer& owner) { owner_ = &owner; }
-  bool has_taken(const at::Tensor& parameter) const { return taken_.count(parameter.unsafeGetTensorImpl()) > 0; }
-  /// Ends a step. Errors: std::logic_error if what was taken has changed since.
-  void end_step();
-
- private:
   struct Taken {
     at::Tensor parameter;
     const c10::TensorImpl* gradient;  // only compared
     std::int64_t version;
   };
+  using AllTaken = std::unordered_map<const c10::TensorImpl*, Taken>;
 
-  const char* change() const;
+  /// Ends a step: what was taken in it. Errors: std::logic_error if something has changed since.
+  AllTaken end_step();
+
+ private:
+  const char* change(const AllTaken& taken) const;
 
   FusedOptimizer* owner_;
-  std::unordered_map<const c10::TensorImpl*, std::size_t> groups_;  // of parameters
+  std::unordered_map<const c10::TensorImpl*, std::size_t> groups_;  // of parameters that stand once
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
-  std::unordered_map<const c10::TensorImpl*, Taken> taken_;
+  AllTaken taken_;
 };
 
 struct FusedOptimizer::Impl {
@@ -71,8 +71,12 @@ bool FusedOptimizer::Taker::wants_means() {
   groups_.clear();
   options_.clear();
   auto& groups = owner_->optimizer().param_groups();
+  std::vector<const c10::TensorImpl*> several;
   for (std::size_t i = 0; i < groups.size(); ++i)
-    for (const auto& parameter : groups[i].params()) groups_.emplace(parameter.unsafeGetTensorImpl(), i);
+    for (const auto& parameter : groups[i].params())
+      if (!groups_.emplace(parameter.unsafeGetTensorImpl(), i).second)
+        several.push_back(parameter.unsafeGetTensorImpl());
+  for (const auto* parameter : several) groups_.erase(parameter);
   return !owner_->impl_->max_norm;
 }
 
@@ -91,11 +95,11 @@ void FusedOptimizer::Taker::take(const std::vector<at::Tensor>& parameters) {
   step.run(1, [this] { owner_->step_as_libtorch(); });
 }
 
-const char* FusedOptimizer::Taker::change() const {
-  for (const auto& [parameter, taken] : taken_) {
-    const auto& gradient = taken.parameter.grad();
-    if (gradient.unsafeGetTensorImpl() != taken.gradient || gradient._version() != taken.version)
-      return "a gradient was";
+const char* FusedOptimizer::Taker::change(const AllTaken& taken) const {
+  if (owner_->impl_->max_norm) return "the limit of the gradients' norm was";
+  for (const auto& [parameter, was] : taken) {
+    const auto& gradient = was.parameter.grad();
+    if (gradient.unsafeGetTensorImpl() != was.gradient || gradient._version() != was.version) return "a gradient was";
   }
   const auto& groups = owner_->optimizer().param_groups();
   for (std::size_t i = 0; i < options_.size(); ++i)
@@ -104,26 +108,30 @@ const char* FusedOptimizer::Taker::change() const {
   return nullptr;
 }
 
-void FusedOptimizer::Taker::end_step() {
-  const auto* changed = taken_.empty() ? nullptr : change();
-  taken_.clear();
-  if (changed == nullptr) return;
-  throw std::logic_error(std::string("ddp: optim::") + owner_->rule().name() + ": " + changed +
-                         " changed between backward(), in which step_in_backward() has updated the parameters by "
-                         "it, and step(); change it before backward(), clip with set_max_grad_norm(), or do without "
-                         "step_in_backward()");
+FusedOptimizer::Taker::AllTaken FusedOptimizer::Taker::end_step() {
+  auto taken = std::exchange(taken_, {});
+  if (taken.empty()) return taken;
+  if (const auto* changed = change(taken))
+    throw std::logic_error(std::string("ddp: optim::") + owner_->rule().name() + ": " + changed +
+                           " changed between backward(), in which step_in_backward() has updated the parameters by it, "
+                           "and step(); change it before backward(), clip with set_max_grad_norm(), or do without "
+                           "step_in_backward()");
+  return taken;
 }
 
 FusedOptimizer::FusedOptimizer() : impl_(std::make_unique<Impl>()) {}
 FusedOptimizer::~FusedOptimizer() = default;
 
-FusedOptimizer::FusedOptimizer(FusedOptimizer&& other) noexcept : impl_(std::move(other.impl_)) {
-  if (impl_ && impl_->taker) impl_->taker->belong_to(*this);
+// An optimizer that was moved from has no parameters, and may be asked all the same.
+FusedOptimizer::FusedOptimizer(FusedOptimizer&& other) noexcept
+    : impl_(std::exchange(other.impl_, std::make_unique<Impl>())) {
+  if (impl_->taker) impl_->taker->belong_to(*this);
 }
 
 FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&& other) noexcept {
-  impl_ = std::move(other.impl_);
-  if (impl_ && impl_->taker) impl_->taker->belong_to(*this);
+  if (this == &other) return *this;
+  impl_ = std::exchange(other.impl_, std::make_unique<Impl>());
+  if (impl_->taker) impl_->taker->belong_to(*this);
   return *this;
 }
 
@@ -159,13 +167,17 @@ bool FusedOptimizer::step_if_finite(double scale, const std::function<bool(bool 
 
 bool FusedOptimizer::step(double scale, const std::function<bool(bool)>& may_step) {
   const at::NoGradGuard no_grad;
+  const auto taken = impl_->taker ? impl_->taker->end_step() : Taker::AllTaken();
+  if (may_step && !taken.empty())
+    throw std::logic_error(std::string("ddp: optim::") + rule().name() +
+                           ": step_in_backward() has updated parameters by gradients of a scaled loss, for their "
+                           "wrapper was not told the scale; give the GradScaler the wrapper, and an optimizer that "
+                           "steps in backward() no parameters of a second one");
   FusedStep step(optimizer(), rule());
-  const auto* taker = impl_->taker.get();
   const auto& groups = optimizer().param_groups();
   for (std::size_t i = 0; i < groups.size(); ++i)
     for (const auto& parameter : groups[i].params())
-      if (taker == nullptr || !taker->has_taken(parameter)) step.add(i, parameter);
-  if (impl_->taker) impl_->taker->end_step();
+      if (taken.count(parameter.unsafeGetTensorImpl()) == 0) step.add(i, parameter);
   impl_->norm.reset();
   if (may_step || impl_->max_norm) {
     const auto gradients = step.gradients();

@@ -24,7 +24,7 @@ using torch::optim::OptimizerParamState;
 bool is_dense_on_cpu(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense() &&
          (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble) && !tensor.is_neg() &&
-         !at::isTensorSubclassLike(tensor);
+         !tensor._is_zerotensor() && !at::isTensorSubclassLike(tensor);
 }
 
 std::byte* bytes_of(const at::Tensor* tensor) {
@@ -32,7 +32,13 @@ std::byte* bytes_of(const at::Tensor* tensor) {
 }
 
 const std::byte* start_of(const at::Tensor& tensor) { return static_cast<const std::byte*>(tensor.const_data_ptr()); }
-const std::byte* end_of(const at::Tensor& tensor) { return start_of(tensor) + tensor.nbytes(); }
+// Behind its last element, whatever lies between them.
+const std::byte* end_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return start_of(tensor);
+  std::int64_t last = 0;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return start_of(tensor) + static_cast<std::size_t>(last + 1) * tensor.element_size();
+}
 
 // A state that a pass can take beside the parameter, once it is laid like it.
 bool fits(const at::Tensor& parameter, const at::Tensor& state) {
@@ -78,7 +84,7 @@ void FusedStep::add(std::size_t group, const at::Tensor& parameter) {
                              ": a gradient is sparse, which this optimizer does not take; give parameters with sparse "
                              "gradients to an optimizer of their own, such as torch::optim::SGD without momentum, or "
                              "make the layer's gradients dense with sparse(false)");
-  const bool is_plain = is_dense_on_cpu(parameter) && gradient.is_cpu() &&
+  const bool is_plain = is_dense_on_cpu(parameter) && gradient.is_cpu() && !gradient._is_zerotensor() &&
                         gradient.scalar_type() == parameter.scalar_type() && !at::isTensorSubclassLike(gradient);
   entries_.push_back({.group = group, .parameter = parameter, .gradient = gradient, .is_plain = is_plain});
 }
@@ -107,20 +113,21 @@ const torch::optim::OptimizerOptions& FusedStep::options(const Entry& entry) con
 
 // A parameter that stands twice, or shares memory with another one, is stepped by LibTorch, one after the other.
 std::vector<FusedStep::Entry*> FusedStep::plain_by_address() {
-  std::vector<Entry*> plain;
+  std::vector<Entry*> entries;
   for (auto& entry : entries_)
-    if (entry.is_plain) plain.push_back(&entry);
+    if (entry.parameter.is_cpu() && entry.parameter.has_storage()) entries.push_back(&entry);
   const auto is_below = [](const Entry* a, const Entry* b) { return start_of(a->parameter) < start_of(b->parameter); };
-  if (!std::is_sorted(plain.begin(), plain.end(), is_below)) std::stable_sort(plain.begin(), plain.end(), is_below);
+  if (!std::is_sorted(entries.begin(), entries.end(), is_below))
+    std::stable_sort(entries.begin(), entries.end(), is_below);
   Entry* highest = nullptr;
-  for (auto* entry : plain) {
+  for (auto* entry : entries) {
     if (highest != nullptr && end_of(highest->parameter) > start_of(entry->parameter))
       highest->is_plain = entry->is_plain = false;
     if (highest == nullptr || end_of(entry->parameter) > end_of(highest->parameter)) highest = entry;
   }
-  for (auto* entry : plain) find_state(*entry);
-  std::erase_if(plain, [](const Entry* entry) { return !entry->is_plain; });
-  return plain;
+  for (auto* entry : entries) find_state(*entry);
+  std::erase_if(entries, [](const Entry* entry) { return !entry->is_plain; });
+  return entries;
 }
 
 void FusedStep::find_state(Entry& entry) {

@@ -37,7 +37,7 @@ double sum_of(const Part& part) {
 double sum_by_libtorch(const std::vector<at::Tensor>& gradients) {
   std::map<std::string, std::vector<at::Tensor>> norms;  // by device
   for (const auto& gradient : gradients) {
-    const auto values = gradient.is_complex() ? at::view_as_real(gradient) : gradient;
+    const auto values = gradient.is_complex() ? at::view_as_real(gradient.resolve_conj()) : gradient;
     norms[gradient.device().str()].push_back(at::linalg_vector_norm(values, 2, {}, false, at::kDouble));
   }
   double total = 0;

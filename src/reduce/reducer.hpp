@@ -81,7 +81,7 @@ class Reducer {
 
   /// Collective, between backwards. From now on the control record goes ahead of the last bucket, so that it is known
   /// early whether a round holds; then each bucket's means become gradients as soon as they are there, and this taker
-  /// gets them. On the CPU; nothing on a device.
+  /// gets them. On the CPU, and where there is a bucket; else nothing.
   void hand_means_to(std::weak_ptr<MeanTaker> taker);
 
   /// The number of samples behind the next reduction's gradients, with the option weight_by_samples.

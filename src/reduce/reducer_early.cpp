@@ -13,7 +13,9 @@ namespace ddp {
 
 void Reducer::Impl::hand_means_to(std::weak_ptr<MeanTaker> taker) {
   const std::lock_guard lock(mutex_);
-  if (!group_->device().is_cpu()) return;
+  if (!group_->device().is_cpu() || buckets_->size() == 0) return;
+  const auto is_same = [&](const auto& known) { return !known.owner_before(taker) && !taker.owner_before(known); };
+  if (std::any_of(takers_.begin(), takers_.end(), is_same)) return;
   takers_.push_back(std::move(taker));
   if (record_leads_) return;
   record_leads_ = true;
@@ -40,7 +42,7 @@ void Reducer::Impl::lead_with_record(std::size_t bucket) {
 }
 
 void Reducer::Impl::hand_out_means() {
-  if (wanting_.empty() || buckets_->size() == 0) return;
+  if (wanting_.empty()) return;
   flight_.wait_for(LaunchQueue::kNoBucket);
   read_record();
   if (!may_hand_out()) return;

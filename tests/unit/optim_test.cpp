@@ -106,6 +106,9 @@ TEST(Optim, MovesWithItsStateAndLimit) {
   SGD assigned(Tensors{}, 1);
   assigned = std::move(moved);
   EXPECT_EQ(assigned.state().size(), 1U);
+  moved.set_max_grad_norm(2);
+  moved.step();
+  EXPECT_FALSE(moved.grad_norm()) << "nothing is left there to be stepped";
 }
 
 TEST(Optim, ChangesAParameterInPlaceForAutograd) {
@@ -163,6 +166,25 @@ TEST(Optim, CountsAGradientThatTwoParametersShareOnceInTheNorm) {
   optimizer.set_max_grad_norm(1);
   optimizer.step();
   EXPECT_DOUBLE_EQ(optimizer.grad_norm().value(), std::sqrt(18));
+}
+
+TEST(Optim, FormsTheNormOfAConjugateGradient) {
+  const auto weight = torch::zeros({2}, torch::kComplexDouble);
+  weight.mutable_grad() =
+      at::complex(torch::tensor({3.0, 0.0}), torch::tensor({0.0, 4.0})).to(torch::kComplexDouble).conj();
+  ASSERT_TRUE(weight.grad().is_conj());
+  SGD optimizer(Tensors{weight}, 1);
+  optimizer.set_max_grad_norm(1);
+  optimizer.step();
+  EXPECT_DOUBLE_EQ(optimizer.grad_norm().value(), 5);
+}
+
+TEST(Optim, TakesAGradientThatHasNoMemory) {
+  const auto weight = parameter({3}, 2, 0);
+  weight.mutable_grad() = at::_efficientzerotensor({3}, torch::kDouble);
+  AdamW optimizer(Tensors{weight}, AdamWOptions(0.5).weight_decay(0.5));
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full_like(weight, 1.5)));
 }
 
 TEST(Optim, RefusesALimitThatIsNone) {
