@@ -90,7 +90,7 @@ class FusedOptimizer {
 /// depend on the processor or the number of threads. float32 and float64 on the CPU, dense in memory, take one pass
 /// over gradient, parameter and state, by all of LibTorch's threads; any other parameter takes LibTorch's own step. A
 /// step counts as a change in place: a graph that was kept from before it cannot be gone back through. Errors:
-/// std::runtime_error for a sparse gradient, before anything is changed.
+/// std::runtime_error for a sparse gradient, before step() changes anything.
 template <class LibTorchs>
 class Fused : public LibTorchs, public FusedOptimizer {
  public:

@@ -9,6 +9,7 @@
 
 #include "ddp/clip_grad.hpp"
 #include "ddp/distributed_data_parallel.hpp"
+#include "ddp/grad_scaler.hpp"
 #include "ddp/optim.hpp"
 #include "support/backward_errors.hpp"
 #include "support/one_process.hpp"
@@ -138,6 +139,58 @@ TEST(StepInBackwardErrors, GradientsAndOptionsThatChangeBeforeStepAreErrors) {
     text = text_of<std::logic_error>([&] { training.optimizer.step(); });
     EXPECT_TRUE(contains(text, "the options of a parameter group were changed")) << text;
     training.train(3);
+  });
+}
+
+TEST(StepInBackwardErrors, ALimitThatIsSetBeforeStepIsAnError) {
+  run_ranks(2, [](const Group& group) {
+    Training training(group);
+    training.backward(0);
+    training.optimizer.set_max_grad_norm(1e-3);
+    const auto text = text_of<std::logic_error>([&] { training.optimizer.step(); });
+    EXPECT_TRUE(contains(text, "the limit of the gradients' norm was changed between backward()")) << text;
+    training.train(1);
+    EXPECT_TRUE(training.optimizer.grad_norm());
+  });
+}
+
+TEST(StepInBackwardErrors, AGradScalerThatTheWrapperWasNotToldOfIsAnError) {
+  run_ranks(2, [](const Group& group) {
+    Training training(group);
+    GradScaler scaler;
+    const auto mine = Batch::of_step(0, 12).of_rank(group->rank(), group->size());
+    scaler.scale(squared_error(training.model(mine.input), mine.target)).backward();
+    const auto text = text_of<std::logic_error>([&] { scaler.step(training.optimizer); });
+    EXPECT_TRUE(contains(text, "gradients of a scaled loss")) << text;
+    EXPECT_TRUE(contains(text, "give the GradScaler the wrapper")) << text;
+  });
+}
+
+struct EmbeddedImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& words) { return linear(table(words)); }
+  torch::nn::Embedding table =
+      register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(12, 3).sparse(true)));
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 4));
+};
+
+TEST(StepInBackwardErrors, ASparseGradientIsRefusedByStepAndTheNextBackwardGoesOn) {
+  run_ranks(2, [](const Group& group) {
+    const auto net = std::make_shared<EmbeddedImpl>();
+    DistributedDataParallel model(net, group);
+    optim::SGD optimizer(net->parameters(), 0.1);
+    optimizer.step_in_backward(model);
+    for (int step = 0; step < 2; ++step) {
+      model(torch::arange(3)).sum().backward();
+      EXPECT_TRUE(contains(text_of<std::runtime_error>([&] { optimizer.step(); }), "a gradient is sparse"));
+    }
+  });
+  run_ranks(2, [](const Group& group) {
+    const auto net = std::make_shared<EmbeddedImpl>();
+    DistributedDataParallel table(net->table, group);  // nothing in it has a bucket
+    optim::SGD optimizer(net->table->parameters(), 0.1);
+    optimizer.step_in_backward(table);
+    table(torch::arange(3)).sum().backward();
+    EXPECT_TRUE(contains(text_of<std::runtime_error>([&] { optimizer.step(); }), "a gradient is sparse"));
   });
 }
 

@@ -50,6 +50,19 @@ void backward(DistributedDataParallel<PerceptronImpl>& model, const Group& group
   squared_error(model(mine.input), mine.target).backward();
 }
 
+// A step of one process, on all ranks' samples.
+void train_alone(Perceptron& net, torch::optim::Optimizer& optimizer, int step) {
+  const auto batch = Batch::of_step(step, 12);
+  optimizer.zero_grad();
+  squared_error(net(batch.input), batch.target).backward();
+  optimizer.step();
+}
+
+void expect_close(const torch::nn::Module& net, const torch::nn::Module& reference) {
+  const auto trained = net.parameters(), expected = reference.parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(close(trained[i], expected[i], 1e-10)) << i;
+}
+
 auto make_routes() { return std::make_shared<RoutesImpl>(3); }
 
 const auto loss_of_route = [](auto& call, auto&, const Turn& turn) {
@@ -235,6 +248,48 @@ TEST(StepInBackward, ServesOptimizersOfPartsOfTheNetworkUntilTheyEnd) {
     backward(model, group, 2);
     EXPECT_EQ(changed_since(after, *net), 4);
     moved.step();
+  });
+}
+
+// LibTorch's Module::parameters() lists tied weights twice, and its optimizers step them twice.
+TEST(StepInBackward, LeavesToStepAParameterThatStandsTwice) {
+  run_ranks(2, [](const Group& group) {
+    Perceptron net, reference;
+    const auto twice = [](const Perceptron& of) {
+      auto parameters = of->parameters();
+      parameters.push_back(parameters[2]);
+      return parameters;
+    };
+    DistributedDataParallel model(net, group, kBucketEach);
+    optim::SGD optimizer(twice(net), optim::SGDOptions(0.1).momentum(0.9));
+    optimizer.step_in_backward(model);
+    torch::optim::SGD reference_optimizer(twice(reference), optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const auto before = values_of(*net);
+      backward(model, group, step);
+      EXPECT_EQ(changed_since(before, *net), 7);
+      optimizer.step();
+      train_alone(reference, reference_optimizer, step);
+    }
+    expect_close(*net, *reference);
+  });
+}
+
+TEST(StepInBackward, IsTheSameHoweverOftenItIsAskedFor) {
+  run_ranks(2, [](const Group& group) {
+    Perceptron net, reference;
+    DistributedDataParallel model(net, group, kBucketEach);
+    optim::SGD optimizer(net->parameters(), 0.1);
+    torch::optim::SGD reference_optimizer(reference->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.step_in_backward(model);
+      optimizer.zero_grad();
+      backward(model, group, step);
+      optimizer.step();
+      train_alone(reference, reference_optimizer, step);
+    }
+    expect_close(*net, *reference);
   });
 }
 

@@ -214,14 +214,21 @@ TEST(OptimAgainstLibTorch, StepsLikeItThroughAParameterThatStandsTwiceOrSharesMe
       torch::manual_seed(9);
       const auto memory = torch::randn({20}, torch::kDouble);
       const auto twice = torch::randn({6}, torch::kDouble), apart = torch::randn({6}, torch::kDouble);
-      const Tensors parameters{twice, memory.slice(0, 0, 12), apart,
-                               twice, memory.slice(0, 4, 8),  memory.slice(0, 9, 20)};
+      const auto grid = torch::randn({2, 9}, torch::kDouble);
+      const Tensors parameters{twice,
+                               memory.slice(0, 0, 12),
+                               apart,
+                               twice,
+                               memory.slice(0, 4, 8),
+                               memory.slice(0, 9, 20),
+                               grid.narrow(1, 2, 3),
+                               grid.view({18}).slice(0, 3, 9)};
       const auto optimizer = make({Tensors(parameters)});
       for (int step = 0; step < 4; ++step) {
         give_gradients(parameters, 3 * step);
         optimizer->step();
       }
-      return torch::cat({twice, memory, apart});
+      return torch::cat({twice, memory, apart, grid.flatten()});
     };
     EXPECT_LE(distance(run(kind.theirs), run(kind.ours)), 1e-13) << kind.name;
   }
