@@ -53,10 +53,11 @@ class FusedOptimizer {
   /// Collective. From now on parameters whose gradients this wrapper averages are updated in its backward(), each
   /// bucket's as soon as its mean is there and all ranks are known to have their gradients, while other buckets are
   /// still on their way. step() is called as ever, does what is left to do, and gives the same results. Where there is
-  /// more to be known first, as with set_max_grad_norm(), a GradScaler or join(), everything waits for step().
+  /// more to be known first, as with set_max_grad_norm(), a GradScaler of this wrapper or join(), everything waits for
+  /// step(); and so does a parameter that stands in the groups twice.
   /// On the CPU; on a device, and in a world of one, nothing changes.
-  /// Errors: gradients or options that are changed between backward() and step() are a std::logic_error of step(); a
-  /// backward() before the step() of the one before is a GradientError.
+  /// Errors: std::logic_error of step() for gradients, options or a limit that were changed since backward(), and for a
+  /// GradScaler that the wrapper was not told of; GradientError for a backward() before the step() of the one before.
   /// Lifetime: ends with the optimizer or with the wrapper.
   template <class Model>
     requires requires(Model& model, std::shared_ptr<MeanTaker> taker) { model->hand_means_to(taker); }
@@ -88,9 +89,9 @@ class FusedOptimizer {
 
 /// Same options, parameter groups, schedulers, saved form and results as LibTorch's, to rounding; the bits do not
 /// depend on the processor or the number of threads. float32 and float64 on the CPU, dense in memory, take one pass
-/// over gradient, parameter and state, by all of LibTorch's threads; any other parameter takes LibTorch's own step. A
-/// step counts as a change in place: a graph that was kept from before it cannot be gone back through. Errors:
-/// std::runtime_error for a sparse gradient, before step() changes anything.
+/// over gradient, parameter and state, by all of LibTorch's threads; any other parameter takes LibTorch's own step.
+/// A step counts as a change in place: a graph that was kept from before it cannot be gone back through.
+/// Errors: std::runtime_error for a sparse gradient, before step() changes anything.
 template <class LibTorchs>
 class Fused : public LibTorchs, public FusedOptimizer {
  public:

@@ -12,8 +12,8 @@ namespace ddp {
 enum class InstructionSet : std::uint32_t { baseline, avx2, avx512 };
 inline constexpr std::array kInstructionSets{InstructionSet::baseline, InstructionSet::avx2, InstructionSet::avx512};
 
-/// Whether this processor has it and the library was built with it. AVX2 here means F16C, too; AVX-512 its F, BW, VL and
-/// DQ.
+/// Whether this processor has it and the library was built with it. AVX2 here means F16C, too; AVX-512 its F, BW, VL
+/// and DQ.
 bool has(InstructionSet set);
 /// The widest that is there.
 InstructionSet best_instruction_set();
