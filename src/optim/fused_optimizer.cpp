@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,19 @@ bool are_finite(const std::vector<at::Tensor>& gradients, double sum_of_squares)
                      [](const at::Tensor& gradient) { return at::isfinite(gradient).all().item<bool>(); });
 }
 
+// Of a few of its elements: who changes a gradient through data(), as LibTorch's clip_grad_norm_() does, leaves its
+// version as it was.
+std::size_t sample_of(const at::Tensor& gradient) {
+  constexpr std::int64_t kSamples = 4;
+  if (!gradient.is_cpu() || !gradient.is_non_overlapping_and_dense() || gradient.numel() == 0) return 0;
+  const auto* bytes = static_cast<const char*>(gradient.const_data_ptr());
+  const auto size = static_cast<std::size_t>(gradient.element_size());
+  std::string sampled;
+  for (std::int64_t i = 0; i < kSamples; ++i)
+    sampled.append(bytes + static_cast<std::size_t>(i * (gradient.numel() - 1) / (kSamples - 1)) * size, size);
+  return std::hash<std::string>()(sampled);
+}
+
 }  // namespace
 
 /// What backward() has updated already, until step() comes.
@@ -39,6 +53,7 @@ class FusedOptimizer::Taker final : public MeanTaker {
     at::Tensor parameter;
     const c10::TensorImpl* gradient;  // only compared
     std::int64_t version;
+    std::size_t sample;
   };
   using AllTaken = std::unordered_map<const c10::TensorImpl*, Taken>;
 
@@ -89,8 +104,9 @@ void FusedOptimizer::Taker::take(const std::vector<at::Tensor>& parameters) {
     const auto group = groups_.find(parameter.unsafeGetTensorImpl());
     if (group == groups_.end() || !parameter.grad().defined()) continue;
     step.add(group->second, parameter);
+    const auto& gradient = parameter.grad();
     taken_.emplace(parameter.unsafeGetTensorImpl(),
-                   Taken{parameter, parameter.grad().unsafeGetTensorImpl(), parameter.grad()._version()});
+                   Taken{parameter, gradient.unsafeGetTensorImpl(), gradient._version(), sample_of(gradient)});
   }
   step.run(1, [this] { owner_->step_as_libtorch(); });
 }
@@ -99,7 +115,9 @@ const char* FusedOptimizer::Taker::change(const AllTaken& taken) const {
   if (owner_->impl_->max_norm) return "the limit of the gradients' norm was";
   for (const auto& [parameter, was] : taken) {
     const auto& gradient = was.parameter.grad();
-    if (gradient.unsafeGetTensorImpl() != was.gradient || gradient._version() != was.version) return "a gradient was";
+    if (gradient.unsafeGetTensorImpl() != was.gradient || gradient._version() != was.version ||
+        sample_of(gradient) != was.sample)
+      return "a gradient was";
   }
   const auto& groups = owner_->optimizer().param_groups();
   for (std::size_t i = 0; i < options_.size(); ++i)

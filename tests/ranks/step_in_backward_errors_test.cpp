@@ -129,6 +129,12 @@ TEST(StepInBackwardErrors, GradientsAndOptionsThatChangeBeforeStepAreErrors) {
     EXPECT_TRUE(contains(text, "set_max_grad_norm()")) << text;
 
     training.optimizer.zero_grad();
+    training.backward(4);
+    torch::nn::utils::clip_grad_norm_(training.net->parameters(), 1e-3);
+    text = text_of<std::logic_error>([&] { training.optimizer.step(); });
+    EXPECT_TRUE(contains(text, "a gradient was changed")) << "by LibTorch's clipping: " << text;
+
+    training.optimizer.zero_grad();
     training.backward(1);
     training.optimizer.zero_grad();
     text = text_of<std::logic_error>([&] { training.optimizer.step(); });
