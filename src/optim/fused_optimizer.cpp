@@ -132,8 +132,8 @@ FusedOptimizer::Taker::AllTaken FusedOptimizer::Taker::end_step() {
   if (const auto* changed = change(taken))
     throw std::logic_error(std::string("ddp: optim::") + owner_->rule().name() + ": " + changed +
                            " changed between backward(), in which step_in_backward() has updated the parameters by it, "
-                           "and step(); change it before backward(), clip with set_max_grad_norm(), or do without "
-                           "step_in_backward()");
+                           "and step(); change it before backward() or after step(), as a scheduler does, clip with "
+                           "set_max_grad_norm(), or do without step_in_backward()");
   return taken;
 }
 

@@ -51,6 +51,17 @@ void lay_like(const at::Tensor& parameter, at::Tensor& tensor) {
     tensor = at::empty_like(parameter, parameter.options().requires_grad(false)).copy_(tensor);
 }
 
+// Those that are stored as their conjugate or negative one by one, for LibTorch's operator of many does not take them.
+void scale_all(const std::vector<at::Tensor>& gradients, double scale) {
+  std::vector<at::Tensor> ordinary;
+  for (const auto& gradient : gradients)
+    if (gradient.is_conj() || gradient.is_neg())
+      gradient.mul_(scale);
+    else
+      ordinary.push_back(gradient);
+  if (!ordinary.empty()) at::_foreach_mul_(ordinary, scale);
+}
+
 // While it lives, the optimizer's groups hold nothing but what is added.
 class OnlyThese {
  public:
@@ -218,8 +229,7 @@ void FusedStep::run_others(double scale, const std::function<void()>& step_as_li
     others.push_back(entry.parameter);
   }
   if (others.empty()) return;
-  if (const auto gradients = distinct_gradients(others); scale != 1 && !gradients.empty())
-    at::_foreach_mul_(gradients, scale);
+  if (scale != 1) scale_all(distinct_gradients(others), scale);
   step_as_libtorch();
 }
 
