@@ -108,7 +108,7 @@ TEST(Optim, MovesWithItsStateAndLimit) {
   EXPECT_EQ(assigned.state().size(), 1U);
   moved.set_max_grad_norm(2);
   moved.step();
-  EXPECT_FALSE(moved.grad_norm()) << "nothing is left there to be stepped";
+  EXPECT_EQ(moved.grad_norm(), 0) << "nothing is left there to be stepped";
 }
 
 TEST(Optim, ChangesAParameterInPlaceForAutograd) {
