@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "optim/update_table.hpp"
@@ -61,8 +63,9 @@ struct Memory {
 
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  using Bits = std::conditional_t<sizeof(T) == sizeof(std::uint32_t), std::uint32_t, std::uint64_t>;
   for (std::size_t i = 0; i < a.size(); ++i)
-    if (!(std::isnan(a[i]) && std::isnan(b[i])) && std::memcmp(&a[i], &b[i], sizeof(T)) != 0) return false;
+    if (!(std::isnan(a[i]) && std::isnan(b[i])) && std::bit_cast<Bits>(a[i]) != std::bit_cast<Bits>(b[i])) return false;
   return a.size() == b.size();
 }
 
