@@ -62,6 +62,14 @@ void scale_all(const std::vector<at::Tensor>& gradients, double scale) {
   if (!ordinary.empty()) at::_foreach_mul_(ordinary, scale);
 }
 
+// Parameters and gradients lie side by side, but not their states, that came out of a file, say.
+bool has_states_apart(const std::vector<Piece>& pieces) {
+  const auto is_apart = [](const Piece& piece, const Piece& next) {
+    return follows(piece, next) && !state_follows(piece, next);
+  };
+  return std::adjacent_find(pieces.begin(), pieces.end(), is_apart) != pieces.end();
+}
+
 // While it lives, the optimizer's groups hold nothing but what is added.
 class OnlyThese {
  public:
@@ -108,10 +116,13 @@ std::vector<at::Tensor> FusedStep::gradients() const {
 
 void FusedStep::run(double scale, const std::function<void()>& step_as_libtorch) {
   const auto entries = plain_by_address();
-  make_states(entries);
+  lay_states(entries, true);
   count_steps(entries);
   auto work = pieces(entries);
-  if (lay_states(entries, work)) work = pieces(entries);
+  if (has_states_apart(work)) {
+    lay_states(entries, false);
+    work = pieces(entries);
+  }
   for (auto& step : steps_) std::visit([&](auto& kind) { kind.gradient_scale = scale; }, step);
   run_pass(work, steps_);
   for (const auto* entry : entries) entry->parameter.unsafeGetTensorImpl()->bump_version();
@@ -160,18 +171,22 @@ void FusedStep::find_state(Entry& entry) {
   lay_like(entry.parameter, entry.gradient);
 }
 
-// Zeros for what is missing.
-void FusedStep::make_states(const std::vector<Entry*>& entries) {
+// In the order of the entries; what is not there yet is zeros.
+void FusedStep::lay_states(const std::vector<Entry*>& entries, bool only_missing) {
   for (std::size_t i = 0; i < kMaxStates; ++i) {
-    std::vector<at::Tensor*> missing;
+    std::vector<at::Tensor*> tensors;
     std::vector<at::Tensor> parameters;
-    for (const auto* entry : entries)
-      if (entry->tensors[i] != nullptr && !entry->tensors[i]->defined()) {
-        missing.push_back(entry->tensors[i]);
-        parameters.push_back(entry->parameter);
-      }
-    const auto tensors = side_by_side(parameters);
-    for (std::size_t m = 0; m < missing.size(); ++m) *missing[m] = tensors[m];
+    for (const auto* entry : entries) {
+      auto* const tensor = entry->tensors[i];
+      if (tensor == nullptr || (only_missing && tensor->defined())) continue;
+      tensors.push_back(tensor);
+      parameters.push_back(entry->parameter);
+    }
+    auto laid = side_by_side(parameters);
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (tensors[t]->defined()) laid[t].copy_(*tensors[t]);
+      *tensors[t] = laid[t];
+    }
   }
 }
 
@@ -198,26 +213,6 @@ std::vector<Piece> FusedStep::pieces(const std::vector<Entry*>& entries) {
     for (std::size_t i = 0; i < kMaxStates; ++i) piece.state[i] = bytes_of(entry->tensors[i]);
   }
   return pieces;
-}
-
-// Where parameters and gradients lie side by side, states that came out of a file, say, are laid so, too.
-bool FusedStep::lay_states(const std::vector<Entry*>& entries, const std::vector<Piece>& pieces) {
-  const auto is_apart = [](const Piece& piece, const Piece& next) {
-    return follows(piece, next) && !state_follows(piece, next);
-  };
-  if (std::adjacent_find(pieces.begin(), pieces.end(), is_apart) == pieces.end()) return false;
-  for (std::size_t i = 0; i < kMaxStates; ++i) {
-    std::vector<at::Tensor*> tensors;
-    std::vector<at::Tensor> parameters;
-    for (const auto* entry : entries)
-      if (entry->tensors[i] != nullptr) {
-        tensors.push_back(entry->tensors[i]);
-        parameters.push_back(entry->parameter);
-      }
-    const auto laid = side_by_side(parameters);
-    for (std::size_t t = 0; t < tensors.size(); ++t) *tensors[t] = laid[t].copy_(*tensors[t]);
-  }
-  return true;
 }
 
 void FusedStep::run_others(double scale, const std::function<void()>& step_as_libtorch) {

@@ -42,10 +42,9 @@ class FusedStep {
   const torch::optim::OptimizerOptions& options(const Entry& entry) const;
   std::vector<Entry*> plain_by_address();
   void find_state(Entry& entry);
-  static void make_states(const std::vector<Entry*>& entries);
+  static void lay_states(const std::vector<Entry*>& entries, bool only_missing);
   void count_steps(const std::vector<Entry*>& entries);
   static std::vector<Piece> pieces(const std::vector<Entry*>& entries);
-  static bool lay_states(const std::vector<Entry*>& entries, const std::vector<Piece>& pieces);
   void run_others(double scale, const std::function<void()>& step_as_libtorch);
 
   torch::optim::Optimizer& optimizer_;
